@@ -214,4 +214,7 @@ async fn a_plan_and_doctor_say_what_is_going_to_be_pruned() {
     // A plan destroys nothing.
     assert_eq!(host.counts().await.1, 1);
     assert_eq!(host.orphans(), ["old"]);
+    // Nothing follows from a directory that became empty, whatever it says of itself.
+    fs::remove_file(host.manifests.join("a.yaml")).unwrap();
+    assert_eq!(planned(), (Value::Null, Some(4)));
 }

@@ -72,28 +72,13 @@ pub struct PlannedChange {
 /// An object before and after a dry run.
 pub(super) struct Difference<'a> {
     pub(super) before: Option<&'a Record>,
-    pub(super) after: After<'a>,
+    /// The record that a dry run has left, or the last one where it has left none.
+    pub(super) after: &'a Record,
     pub(super) calls: &'a [&'static str],
     /// The size of its resource as it is, in bytes, where the agent says so.
     pub(super) found: Option<u64>,
-}
-
-/// What a dry run has left of an object.
-#[derive(Clone, Copy)]
-pub(super) enum After<'a> {
-    /// Its record.
-    Record(&'a Record),
-    /// Nothing: its resource is destroyed, and its record, which was this one, forgotten. The reason for people.
-    Nothing(&'a Record, &'a str),
-}
-
-impl<'a> After<'a> {
-    /// The newest record that there is or was.
-    fn record(self) -> &'a Record {
-        match self {
-            Self::Record(record) | Self::Nothing(record, _) => record,
-        }
-    }
+    /// Why its resource is destroyed and its record forgotten, for people, if no manifest asks for that.
+    pub(super) destroyed: Option<&'a str>,
 }
 
 /// The lines of a plan, by action, kind, namespace and name.
@@ -124,32 +109,31 @@ fn rank(kind: &str) -> usize {
 
 impl Difference<'_> {
     fn lines(&self) -> Vec<PlannedChange> {
-        let after = match self.after {
-            After::Record(record) => record,
-            After::Nothing(record, why) => return vec![self.destruction(record, why)],
-        };
+        if let Some(why) = self.destroyed {
+            return vec![self.destruction(why)];
+        }
         let mut lines = Vec::new();
-        if let Some(since) = &after.drumlin.orphan_since {
+        if let Some(since) = &self.after.drumlin.orphan_since {
             let mut line = self.line(Action::Orphan, "kept".to_owned());
-            line.bytes = bytes(after);
+            line.bytes = bytes(self.after);
             line.since = Some(since.clone());
             lines.push(line);
             return lines;
         }
-        if let Body::Schedule(_) = &after.body {
-            lines.extend(self.schedule(after));
+        if let Body::Schedule(_) = &self.after.body {
+            lines.extend(self.schedule());
         } else if !self.calls.is_empty() {
             let (action, details) = self.change();
             let mut line = self.line(action, details.join(", "));
             if matches!(action, Action::Destroy | Action::Release) {
-                let had = self.before.unwrap_or(after);
+                let had = self.before.unwrap_or(self.after);
                 line.bytes = bytes(had);
                 line.since = since(had);
             }
             lines.push(line);
         }
-        if !after.is_settled()
-            && let Some(line) = self.unsettled(after)
+        if !self.after.is_settled()
+            && let Some(line) = self.unsettled()
         {
             lines.push(line);
         }
@@ -157,30 +141,30 @@ impl Difference<'_> {
     }
 
     /// The destruction of what has no manifest that could ask for it.
-    fn destruction(&self, had: &Record, why: &str) -> PlannedChange {
+    fn destruction(&self, why: &str) -> PlannedChange {
         let mut details = vec![why.to_owned()];
         if self.calls("TrashVolume") {
             details.push("moved to the trash".to_owned());
         }
         let mut line = self.line(Action::Destroy, details.join(", "));
-        line.bytes = bytes(had);
-        line.since = since(had);
+        line.bytes = bytes(self.after);
+        line.since = since(self.after);
         line
     }
 
     /// What becomes of a schedule, which is in the reconciler alone: no call is about it.
-    fn schedule(&self, after: &Record) -> Option<PlannedChange> {
+    fn schedule(&self) -> Option<PlannedChange> {
         let was_there = self.before.filter(|before| !before.drumlin.destroyed);
-        let detail = || timetable(after).unwrap_or_default();
+        let detail = || timetable(self.after).unwrap_or_default();
         match was_there {
-            None if after.is_absent() => None,
+            None if self.after.is_absent() => None,
             None => Some(self.line(Action::Create, detail())),
-            Some(_) if after.is_absent() => {
+            Some(_) if self.after.is_absent() => {
                 let detail = "takes no more snapshots; those it took are kept".to_owned();
                 Some(self.line(Action::Release, detail))
             }
-            Some(before) if before.generation() != after.generation() => {
-                let (had, has) = (retention(before), retention(after));
+            Some(before) if before.generation() != self.after.generation() => {
+                let (had, has) = (retention(before), retention(self.after));
                 let kept = if had == has {
                     String::new()
                 } else {
@@ -197,7 +181,7 @@ impl Difference<'_> {
             kind,
             namespace,
             name,
-        } = self.after.record().key();
+        } = self.after.key();
         let mut rpcs: Vec<String> = Vec::new();
         for rpc in self.calls {
             if !rpcs.iter().any(|known| known == rpc) {
@@ -211,8 +195,8 @@ impl Difference<'_> {
             name,
             detail,
             rpcs,
-            file: self.after.record().drumlin.file.clone(),
-            line: self.after.record().drumlin.line,
+            file: self.after.drumlin.file.clone(),
+            line: self.after.drumlin.line,
             reason: None,
             bytes: None,
             since: None,
@@ -220,15 +204,15 @@ impl Difference<'_> {
     }
 
     /// What keeps the object from being as its manifest asks.
-    fn unsettled(&self, after: &Record) -> Option<PlannedChange> {
-        if after.is_paused() {
+    fn unsettled(&self) -> Option<PlannedChange> {
+        if self.after.is_paused() {
             let detail = format!("{} is set: nothing is requested for it", names::PAUSED);
             let mut line = self.line(Action::Waits, detail);
             line.reason = Some("Paused".to_owned());
             return Some(line);
         }
-        let ready = after.condition("Ready")?;
-        let is_stalled = after.condition("Stalled").is_some();
+        let ready = self.after.condition("Ready")?;
+        let is_stalled = self.after.condition("Stalled").is_some();
         let action = if is_stalled {
             Action::Blocked
         } else {
@@ -250,8 +234,8 @@ impl Difference<'_> {
 
     /// What the calls amount to, and the details.
     fn change(&self) -> (Action, Vec<String>) {
-        if self.after.record().is_absent() {
-            let is_destroyed = self.after.record().deletion_policy().deletes();
+        if self.after.is_absent() {
+            let is_destroyed = self.after.deletion_policy().deletes();
             return if self.calls("TrashVolume") {
                 (Action::Destroy, vec!["moved to the trash".to_owned()])
             } else if is_destroyed && self.calls_a("Delete") {
@@ -271,7 +255,7 @@ impl Difference<'_> {
         found.extend(self.membership().map(|detail| (Action::Members, detail)));
         found.extend(self.mount().map(|detail| (Action::Mount, detail)));
         if self.calls("SetOwner") {
-            let handle = self.after.record().handle().unwrap_or_default();
+            let handle = self.after.handle().unwrap_or_default();
             found.push((Action::Adopt, handle.to_owned()));
         }
         let action = found.first().map_or(Action::Update, |(action, _)| *action);
@@ -284,12 +268,12 @@ impl Difference<'_> {
     /// What would be created.
     fn creation(&self) -> Vec<String> {
         let mut words: Vec<String> = Vec::new();
-        match &self.after.record().body {
+        match &self.after.body {
             Body::Volume(Of { spec, .. }) => {
                 words.push(spec.capacity.to_string());
                 words.extend(spec.device_class.clone());
                 words.extend(spec.fs_type.map(|kind| kind.as_str().to_owned()));
-                if let Some(source) = self.after.record().sources().first() {
+                if let Some(source) = self.after.sources().first() {
                     words.push(format!("from {}/{}", source.kind, source.name));
                 }
                 if let Some(mount) = &spec.mount {
@@ -297,7 +281,7 @@ impl Difference<'_> {
                 }
             }
             Body::Snapshot(_) | Body::GroupSnapshot(_) => {
-                let sources = self.after.record().sources();
+                let sources = self.after.sources();
                 words.extend(
                     sources
                         .iter()
@@ -305,7 +289,7 @@ impl Difference<'_> {
                 );
             }
             Body::Group(_) => words.extend(self.membership()),
-            Body::Schedule(_) => words.extend(timetable(self.after.record())),
+            Body::Schedule(_) => words.extend(timetable(self.after)),
         }
         let mut details = vec![words.join(" ")];
         let mut record = self.before.cloned();
@@ -324,7 +308,7 @@ impl Difference<'_> {
             return None;
         }
         let found = || self.found.map(Quantity::from_bytes);
-        let has = capacity(self.after.record())?;
+        let has = capacity(self.after)?;
         let had = self.before.and_then(capacity).or_else(found);
         Some(had.map_or_else(|| format!("→ {has}"), |had| format!("{had} → {has}")))
     }
@@ -335,7 +319,7 @@ impl Difference<'_> {
             return None;
         }
         let had = self.before.map(joined).unwrap_or_default();
-        let has = joined(self.after.record());
+        let has = joined(self.after);
         let more = has.difference(&had).map(|name| format!("+{name}"));
         let less = had.difference(&has).map(|name| format!("-{name}"));
         Some(more.chain(less).collect::<Vec<_>>().join(" "))
@@ -348,7 +332,7 @@ impl Difference<'_> {
         let had = self
             .before
             .and_then(|record| record.drumlin.mounted.clone());
-        let has = &self.after.record().drumlin.mounted;
+        let has = &self.after.drumlin.mounted;
         match (had, has) {
             (Some(had), Some(has)) if is_mounted && is_unmounted => Some(moved(&had, has)),
             (_, Some(has)) if is_mounted => Some(format!("→ {}", has.path)),
@@ -359,7 +343,7 @@ impl Difference<'_> {
 
     /// The class and the number of bytes that it needs in it, if any.
     pub(super) fn needs(&self) -> Option<(String, u64)> {
-        let Body::Volume(Of { spec, status }) = &self.after.record().body else {
+        let Body::Volume(Of { spec, status }) = &self.after.body else {
             return None;
         };
         let wanted = spec.capacity.bytes().ok()?;

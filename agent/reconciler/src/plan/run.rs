@@ -11,7 +11,7 @@ use tonic::Code;
 
 use super::{
     Plan, Shortage,
-    change::{After, Difference, changes},
+    change::{Difference, changes},
 };
 use crate::{
     Error, Hooks,
@@ -93,21 +93,15 @@ pub async fn plan(settings: &Settings) -> Result<Plan, Error> {
     let sent = |key: &ObjectKey| calls.get(key).map_or(&[][..], Vec::as_slice);
     let differences = compared.iter().map(|now| Difference {
         before: before.get(&now.key()),
-        after: After::Record(now),
+        after: now,
         calls: sent(&now.key()),
         found: found(now),
+        destroyed: None,
     });
     let mut differences: Vec<Difference<'_>> = differences.collect();
-    let is_forgotten = |key: &ObjectKey| engine.shared.with(key, |_| ()).is_none();
-    let destroyed = before
-        .iter()
-        .filter(|(key, record)| record.is_of_file() && !sent(key).is_empty() && is_forgotten(key));
-    differences.extend(destroyed.map(|(key, record)| Difference {
-        before: Some(record),
-        after: After::Nothing(record, reasons.get(key).map_or(SUPERFLUOUS, String::as_str)),
-        calls: sent(key),
-        found: None,
-    }));
+    if source.unavailable.is_none() {
+        differences.extend(destroyed(&engine, &before, &calls, &reasons));
+    }
     let shortages = shortages(&engine.client, &differences).await;
     let is_here =
         |record: &&Record| record.drumlin.orphan_since.is_none() && !record.drumlin.is_pruned;
@@ -151,6 +145,28 @@ fn destroy_without_manifest(
         }
     }
     reasons
+}
+
+/// The objects of which the dry run has left nothing, although no manifest asks for that.
+fn destroyed<'a>(
+    engine: &Engine,
+    before: &'a HashMap<ObjectKey, Record>,
+    calls: &'a BTreeMap<ObjectKey, Vec<&'static str>>,
+    reasons: &'a HashMap<ObjectKey, String>,
+) -> Vec<Difference<'a>> {
+    let is_forgotten = |key: &ObjectKey| engine.shared.with(key, |_| ()).is_none();
+    let destroyed = before.iter().filter_map(|(key, record)| {
+        let calls = calls.get(key)?;
+        let is_destroyed = record.is_of_file() && is_forgotten(key);
+        is_destroyed.then(|| Difference {
+            before: Some(record),
+            after: record,
+            calls,
+            found: None,
+            destroyed: Some(reasons.get(key).map_or(SUPERFLUOUS, String::as_str)),
+        })
+    });
+    destroyed.collect()
 }
 
 /// The directory of manifests.
