@@ -36,14 +36,12 @@ impl Calls {
 
     /// Returns memory after each burst of calls, until it is dropped.
     pub(crate) async fn trim_when_quiet(self) -> Infallible {
-        let mut is_started = false;
+        self.until_quiet().await;
+        // What comes later is what is used all the time.
+        heap::release_program();
         loop {
-            self.until_quiet().await;
             heap::trim();
-            // What comes later is what is used all the time.
-            if !std::mem::replace(&mut is_started, true) {
-                heap::release_program();
-            }
+            self.until_quiet().await;
         }
     }
 

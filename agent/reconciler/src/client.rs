@@ -204,6 +204,14 @@ pub(crate) async fn call<T>(
     }
 }
 
+/// The outcome of a call that ends something: what does not exist has ended already.
+pub(crate) fn gone_is_fine<T>(answer: Result<T, Failure>) -> Result<(), Failure> {
+    match answer {
+        Err(failure) if failure.code != Code::NotFound => Err(failure),
+        _ => Ok(()),
+    }
+}
+
 /// How far the operation is that a refused call waits for, as the details of the refusal say.
 pub fn progress_of(status: &Status) -> Option<Progress> {
     let info = status.get_details_error_info()?;

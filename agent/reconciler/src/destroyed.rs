@@ -7,11 +7,9 @@ use std::{
     path::Path,
 };
 
-use k8s_openapi::jiff::Timestamp;
-
 use crate::{
     events::{self, ObjectEvent},
-    record::Record,
+    record::{Record, now},
 };
 
 /// The file below the directory of the reconciler's state, an event in each line, the oldest first.
@@ -73,7 +71,6 @@ fn end_of(record: &Record) -> Option<ObjectEvent> {
         count: 1,
         ..events::blank(&record.key())
     };
-    let now = || Timestamp::now().to_string();
     let then = last.as_ref().map_or_else(now, |event| event.time.clone());
     if !record.is_destroyed() {
         return Some(at(

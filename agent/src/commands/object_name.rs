@@ -54,12 +54,15 @@ fn in_namespace(
     namespace: &NamespaceArguments,
 ) -> anyhow::Result<ObjectKey> {
     let (namespace, name) = split_in(name, namespace.namespace.as_deref())?;
-    Ok(of_kind(kind, &format!("{namespace}/{name}")))
+    Ok(key(kind, (namespace, name)))
 }
 
 /// The object of a kind with such a name.
 pub(super) fn of_kind(kind: &str, name: &str) -> ObjectKey {
-    let (namespace, name) = split(name);
+    key(kind, split(name))
+}
+
+fn key(kind: &str, (namespace, name): (&str, &str)) -> ObjectKey {
     ObjectKey {
         kind: kind.to_owned(),
         namespace: namespace.to_owned(),

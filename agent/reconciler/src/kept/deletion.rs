@@ -12,12 +12,11 @@ use drumlin_proto::{
     drumlin::v1::{InventoryObject, ObjectKind, TrashVolumeRequest},
     volumegroup::{DeleteVolumeGroupRequest, ModifyVolumeGroupMembershipRequest},
 };
-use tonic::Code;
 
 use super::{BothSides, kind, size, whose};
 use crate::{
     Error, Incomplete,
-    client::{Failure, PATIENCE, call},
+    client::{Failure, PATIENCE, call, gone_is_fine},
     inventory::rfc3339,
     record::Record,
     requests::{AdminRequest, Requests},
@@ -213,7 +212,7 @@ impl Deletion {
             };
             let mut node = client.node();
             let answer = node.node_unpublish_volume(request);
-            or_gone(call("NodeUnpublishVolume", PATIENCE, answer).await)?;
+            gone_is_fine(call("NodeUnpublishVolume", PATIENCE, answer).await)?;
             let name = self.orphan.as_ref().and_then(Record::csi_name);
             let staging = self
                 .state_dir
@@ -224,7 +223,7 @@ impl Deletion {
                 staging_target_path: staging.to_string_lossy().into_owned(),
             };
             let answer = node.node_unstage_volume(request);
-            or_gone(call("NodeUnstageVolume", PATIENCE, answer).await)?;
+            gone_is_fine(call("NodeUnstageVolume", PATIENCE, answer).await)?;
         }
         let Some(group) = self.group() else {
             return Ok(());
@@ -319,7 +318,7 @@ impl Deletion {
         };
         let mut trash = self.both.client.trash();
         // An attempt before this one may have moved it.
-        or_gone(call("TrashVolume", PATIENCE, trash.trash_volume(request)).await)
+        gone_is_fine(call("TrashVolume", PATIENCE, trash.trash_volume(request)).await)
     }
 
     /// Waits until the reconciler has deleted the record of an orphan: whoever asks for the object next shall not see what
@@ -348,13 +347,5 @@ impl Deletion {
         let mut groups = self.both.client.groups();
         let deleted = groups.delete_volume_group(request);
         call("DeleteVolumeGroup", PATIENCE, deleted).await.map(drop)
-    }
-}
-
-/// The outcome of a call about a resource that may be lost.
-fn or_gone<T>(answer: Result<T, Failure>) -> Result<(), Failure> {
-    match answer {
-        Err(failure) if failure.code == Code::NotFound => Ok(()),
-        answer => answer.map(drop),
     }
 }

@@ -6,7 +6,7 @@ use tonic::Code;
 
 use super::{Halt, Pass, blocked, volume::is_refusal};
 use crate::{
-    client::{PATIENCE, call},
+    client::{PATIENCE, call, gone_is_fine},
     record::{State, Verdict},
 };
 
@@ -67,16 +67,11 @@ impl Pass<'_> {
             volume_id: self.handle(),
             ..v1::DeleteVolumeRequest::default()
         };
-        match call(
-            "DeleteVolume",
-            PATIENCE,
-            self.client.controller().delete_volume(request),
-        )
-        .await
-        {
-            Err(failure) if failure.code != Code::NotFound => return Err(blocked(failure)),
-            _ => self.point("volume.delete.called"),
-        }
+        let mut controller = self.client.controller();
+        let deleted = controller.delete_volume(request);
+        let deleted = call("DeleteVolume", PATIENCE, deleted).await;
+        gone_is_fine(deleted).map_err(blocked)?;
+        self.point("volume.delete.called");
         self.forget_volume();
         Ok(())
     }
@@ -86,10 +81,9 @@ impl Pass<'_> {
             volume_id: self.handle(),
         };
         let mut trash = self.client.trash();
-        match call("TrashVolume", PATIENCE, trash.trash_volume(request)).await {
-            Err(failure) if failure.code != Code::NotFound => return Err(blocked(failure)),
-            _ => self.point("volume.delete.called"),
-        }
+        let moved = call("TrashVolume", PATIENCE, trash.trash_volume(request)).await;
+        gone_is_fine(moved).map_err(blocked)?;
+        self.point("volume.delete.called");
         self.forget_volume();
         Ok(())
     }

@@ -12,7 +12,7 @@ use super::{
     volume::is_refusal, waiting,
 };
 use crate::{
-    client::{Failure, PATIENCE, call},
+    client::{Failure, PATIENCE, call, gone_is_fine},
     record::{Body, Of, Verdict},
 };
 
@@ -273,12 +273,9 @@ impl Pass<'_> {
         };
         let mut groups = self.client.groups();
         let deleted = groups.delete_volume_group(request);
-        match call("DeleteVolumeGroup", PATIENCE, deleted).await {
-            Err(failure) if failure.code != Code::NotFound => Err(blocked(failure)),
-            _ => {
-                self.point("group.delete.called");
-                Ok(())
-            }
-        }
+        let deleted = call("DeleteVolumeGroup", PATIENCE, deleted).await;
+        gone_is_fine(deleted).map_err(blocked)?;
+        self.point("group.delete.called");
+        Ok(())
     }
 }

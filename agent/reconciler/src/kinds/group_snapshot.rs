@@ -14,7 +14,7 @@ use tonic::Code;
 
 use super::{Halt, Pass, blocked, gone, ready, stalled, volume::is_refusal, waiting};
 use crate::{
-    client::{Failure, PATIENCE, call},
+    client::{Failure, PATIENCE, call, gone_is_fine},
     inventory::{rfc3339, size},
     record::{Body, Of, Verdict},
 };
@@ -343,13 +343,10 @@ impl Pass<'_> {
         };
         let mut groups = self.client.group_controller();
         let deleted = groups.delete_volume_group_snapshot(request);
-        match call("DeleteVolumeGroupSnapshot", PATIENCE, deleted).await {
-            Err(failure) if failure.code != Code::NotFound => Err(blocked(failure)),
-            _ => {
-                self.point("group-snapshot.delete.called");
-                Ok(())
-            }
-        }
+        let deleted = call("DeleteVolumeGroupSnapshot", PATIENCE, deleted).await;
+        gone_is_fine(deleted).map_err(blocked)?;
+        self.point("group-snapshot.delete.called");
+        Ok(())
     }
 }
 

@@ -12,7 +12,7 @@ use tonic::{Code, Request, metadata::MetadataValue};
 use super::{Confined, Halt, Pass, waiting};
 use crate::{
     blocking::blocking,
-    client::{Failure, PATIENCE, call},
+    client::{Failure, PATIENCE, call, gone_is_fine},
 };
 
 impl Pass<'_> {
@@ -260,14 +260,6 @@ impl Pass<'_> {
             )),
             _ => Ok(()),
         }
-    }
-}
-
-/// A volume that does not exist counts as unmounted.
-fn gone_is_fine<T>(answer: Result<T, Failure>) -> Result<(), Failure> {
-    match answer {
-        Err(failure) if failure.code != Code::NotFound => Err(failure),
-        _ => Ok(()),
     }
 }
 

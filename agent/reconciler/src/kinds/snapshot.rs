@@ -2,11 +2,10 @@
 
 use drumlin_crd::{Quantity, SnapshotStatus, names};
 use drumlin_proto::csi::v1;
-use tonic::Code;
 
 use super::{Halt, Pass, blocked, gone, ready, stalled, volume::is_refusal, waiting};
 use crate::{
-    client::{PATIENCE, call},
+    client::{PATIENCE, call, gone_is_fine},
     inventory::{rfc3339, size},
     record::{Body, Of, Record, Verdict},
 };
@@ -229,12 +228,8 @@ impl Pass<'_> {
                         self.client.controller().delete_snapshot(request),
                     )
                     .await;
-                    match deleted {
-                        Err(failure) if failure.code != Code::NotFound => {
-                            return Err(blocked(failure));
-                        }
-                        _ => self.point("snapshot.delete.called"),
-                    }
+                    gone_is_fine(deleted).map_err(blocked)?;
+                    self.point("snapshot.delete.called");
                 }
                 *self.snapshot_status_mut() = SnapshotStatus::default();
                 self.record.drumlin.lost = false;
