@@ -61,7 +61,13 @@ impl Options {
         self.failing_at(points, "stop")
     }
 
-    /// Has it do either there, by its name.
+    /// Has what comes there pause for a second, each time.
+    #[must_use]
+    pub fn pausing_at(self, points: &str) -> Self {
+        self.failing_at(points, "pause")
+    }
+
+    /// Has it do one of these there, by its name.
     #[must_use]
     pub fn failing_at(mut self, points: &str, how: &str) -> Self {
         let own = [("DRUMLIN_FAIL", points), ("DRUMLIN_FAIL_BY", how)];

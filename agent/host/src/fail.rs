@@ -3,7 +3,8 @@
 //! `DRUMLIN_FAIL=<name>[:<hits>]` makes the process kill itself (like `kill -9`) when it reaches the fail point
 //! `<name>` for the `<hits>`th time (default: the first). Of several names separated by commas, the first one reached
 //! is used. The process prints its name to standard error. With `DRUMLIN_FAIL_BY=stop` the process stops there, like
-//! `kill -STOP`, and continues after SIGCONT. Release builds have no fail points.
+//! `kill -STOP`, and continues after SIGCONT. With `DRUMLIN_FAIL_BY=pause` the operation pauses there for a second, each
+//! time. Release builds have no fail points.
 
 /// Kills this process with SIGKILL if the environment asks for it at `name`; does nothing in a release build.
 #[cfg(debug_assertions)]
@@ -18,6 +19,8 @@ pub fn point(name: &str) {
 
     use nix::sys::signal::{Signal, kill, raise};
 
+    /// Pause of an operation.
+    const PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
     static ARMED: OnceLock<Vec<(String, AtomicU32)>> = OnceLock::new();
     let armed = ARMED.get_or_init(|| {
         let value = std::env::var("DRUMLIN_FAIL").unwrap_or_default();
@@ -30,12 +33,14 @@ pub fn point(name: &str) {
         });
         points.collect()
     });
-    let found = armed.iter().find(|(wanted, _)| wanted == name);
-    if let Some((_, left)) = found
-        && left.fetch_sub(1, Ordering::SeqCst) == 1
-    {
-        let stops = std::env::var("DRUMLIN_FAIL_BY").is_ok_and(|how| how == "stop");
-        if stops {
+    let Some((_, left)) = armed.iter().find(|(wanted, _)| wanted == name) else {
+        return;
+    };
+    let how = std::env::var("DRUMLIN_FAIL_BY").unwrap_or_default();
+    if how == "pause" {
+        std::thread::sleep(PAUSE);
+    } else if left.fetch_sub(1, Ordering::SeqCst) == 1 {
+        if how == "stop" {
             // Sent to this thread: a signal for the process could be delivered to another thread, and this one would
             // continue for a while.
             let _ = raise(Signal::SIGSTOP);

@@ -1,6 +1,6 @@
 //! `drumlin rollback`: rolls the volumes of a group snapshot back to it.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, anyhow, bail};
 use drumlin_proto::{
@@ -11,6 +11,7 @@ use drumlin_proto::{
     },
 };
 use drumlin_reconciler::progress_of;
+use tokio::time::timeout;
 use tonic::{Code, transport::Channel};
 
 use super::{
@@ -54,6 +55,9 @@ pub(crate) async fn run(arguments: RollbackArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Time after which an attempt is given up and another one asks how far the rollback is: it goes on without its caller.
+const PATIENCE: Duration = Duration::from_secs(3);
+
 /// Seconds since 1970.
 fn now() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -67,7 +71,11 @@ async fn ask(
 ) -> anyhow::Result<RollbackVolumeGroupSnapshotResponse> {
     let mut repetition = Repetition::begin();
     loop {
-        match client.rollback_volume_group_snapshot(request.clone()).await {
+        let answer = client.rollback_volume_group_snapshot(request.clone());
+        let Ok(answer) = timeout(PATIENCE, answer).await else {
+            continue;
+        };
+        match answer {
             Ok(answer) => return Ok(answer.into_inner()),
             Err(status) if is_temporary(&status) => {
                 let waited = repetition

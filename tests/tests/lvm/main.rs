@@ -84,6 +84,7 @@ mod place;
 mod placement;
 mod pools;
 mod processes;
+mod progress;
 mod quiesce;
 mod rate_limits;
 #[path = "../black_box/reclaim.rs"]

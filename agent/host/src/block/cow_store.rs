@@ -115,7 +115,7 @@ pub fn check(store: &Path) -> Result<()> {
 /// Data behind the snapshot's end is unchanged.
 ///
 /// The origin must not be in use. After an interruption it starts over; chunks that were copied already are not
-/// written again. `step` gets the offset from the origin's beginning of the last completed chunk, in bytes.
+/// written again. `step` gets the number of bytes of all chunks that are complete.
 ///
 /// # Errors
 /// `Precondition` when the store does not belong to a valid snapshot, `Io`.
@@ -129,11 +129,13 @@ pub fn roll_back(
     let from = open_direct(snapshot, Access::ReadOnly).map_err(|error| failed(snapshot, error))?;
     let to = open_direct(origin, Access::ReadWrite).map_err(|error| failed(origin, error))?;
     let mut buffers = (DirectBuffer::new(BUFFER), DirectBuffer::new(BUFFER));
+    let mut done = 0;
     store.each_area(|chunks| {
         for run in runs(chunks, store.chunk, BUFFER) {
             give_run_back(&from, &to, &run, store.chunk, &mut buffers)
                 .map_err(|error| failed(origin, error))?;
-            step(run.end)?;
+            done += run.end - run.start;
+            step(done)?;
         }
         Ok(())
     })?;

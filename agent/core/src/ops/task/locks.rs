@@ -40,9 +40,18 @@ pub(crate) struct LockGuard {
     holds: Vec<LockMode>,
 }
 
+/// Why locks were not taken.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Locked {
+    /// The object that another operation has locked.
+    pub(crate) id: ImageId,
+    /// What was asked for.
+    pub(crate) asked: Vec<LockMode>,
+}
+
 impl Locks {
-    /// Takes all of `holds`, or none. The error is the object that another operation has locked.
-    pub(crate) fn take(&self, holds: Vec<LockMode>) -> Result<LockGuard, ImageId> {
+    /// Takes all of `holds`, or none.
+    pub(crate) fn take(&self, holds: Vec<LockMode>) -> Result<LockGuard, Locked> {
         let mut held = lock(&self.held);
         for hold in &holds {
             let (id, free) = match hold {
@@ -50,7 +59,10 @@ impl Locks {
                 LockMode::Shared(id) => (id, !matches!(held.get(id), Some(Holders::One))),
             };
             if !free {
-                return Err(*id);
+                return Err(Locked {
+                    id: *id,
+                    asked: holds,
+                });
             }
         }
         for hold in &holds {
@@ -76,19 +88,19 @@ impl Locks {
     /// Like [`Locks::take`], but waits until `deadline` for the locks of other operations.
     pub(crate) async fn join(
         &self,
-        holds: Vec<LockMode>,
+        mut holds: Vec<LockMode>,
         deadline: Instant,
-    ) -> Result<LockGuard, ImageId> {
+    ) -> Result<LockGuard, Locked> {
         loop {
             let freed = self.freed.notified();
             tokio::pin!(freed);
             // Registered before the attempt, so that no release is missed.
             freed.as_mut().enable();
-            match self.take(holds.clone()) {
-                Err(id) if tokio::time::timeout_at(deadline, freed).await.is_err() => {
-                    return Err(id);
+            match self.take(holds) {
+                Err(locked) if tokio::time::timeout_at(deadline, freed).await.is_err() => {
+                    return Err(locked);
                 }
-                Err(_) => {}
+                Err(locked) => holds = locked.asked,
                 Ok(guard) => return Ok(guard),
             }
         }
@@ -151,7 +163,7 @@ mod tests {
         let guard = locks.take(vec![LockMode::Exclusive(id("a"))]).unwrap();
         for hold in [LockMode::Exclusive(id("a")), LockMode::Shared(id("a"))] {
             let taken = locks.take(vec![LockMode::Exclusive(id("b")), hold]);
-            assert_eq!(taken.unwrap_err(), id("a"));
+            assert_eq!(taken.unwrap_err().id, id("a"));
         }
         locks.take(vec![LockMode::Exclusive(id("b"))]).unwrap();
         drop(guard);
@@ -182,7 +194,7 @@ mod tests {
         let deadline = Instant::now() + std::time::Duration::from_secs(10);
         let wanted = vec![LockMode::Exclusive(id("a"))];
         let late = locks.join(wanted.clone(), deadline).await;
-        assert_eq!(late.unwrap_err(), id("a"));
+        assert_eq!(late.unwrap_err().id, id("a"));
         first.keep_only(id("a"));
         locks.take(vec![LockMode::Exclusive(id("source"))]).unwrap();
         assert!(locks.take(wanted.clone()).is_err());

@@ -9,7 +9,7 @@ use tracing::{Instrument, Span};
 use crate::ops::{
     changes::ChangeCount,
     class::Classes,
-    locks::{LockGuard, LockMode, Locks},
+    locks::{LockGuard, LockMode, Locked, Locks},
 };
 use crate::{
     Error, Kind, Result,
@@ -100,7 +100,10 @@ impl Tasks {
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let span = operation(&holds);
-        let guard = self.locks.take(holds).map_err(|id| self.busy(id))?;
+        let guard = self
+            .locks
+            .take(holds)
+            .map_err(|locked| self.busy(&locked))?;
         self.spawn(Box::pin(change(guard)), span).await
     }
 
@@ -120,13 +123,22 @@ impl Tasks {
         let wait = span.in_scope(|| trace::wait(Wait::Lock));
         let joined = self.locks.join(holds, deadline).await;
         drop(wait);
-        let guard = joined.map_err(|id| self.busy(id))?;
+        let guard = joined.map_err(|locked| self.busy(&locked))?;
         self.spawn(Box::pin(change(guard)), span).await
     }
 
-    fn busy(&self, id: ImageId) -> Error {
-        let mut classes = self.classes.iter();
-        let progress = classes.find_map(|class| class.backend.progress(id));
+    /// The error of an operation that another one keeps waiting: it has the progress of whatever object of both is worked
+    /// on, such as a volume of a group.
+    fn busy(&self, locked: &Locked) -> Error {
+        let id = locked.id;
+        let others = locked.asked.iter().map(|hold| match hold {
+            LockMode::Exclusive(id) | LockMode::Shared(id) => *id,
+        });
+        let mut objects = std::iter::once(id).chain(others);
+        let progress = objects.find_map(|id| {
+            let mut classes = self.classes.iter();
+            classes.find_map(|class| class.backend.progress(id))
+        });
         let message = format!("another operation on {id} is in progress; repeat the call later");
         let error = Error::new(Kind::Busy, message);
         match progress {

@@ -38,17 +38,12 @@ impl Lvm {
         volume: &LogicalVolume,
         snapshot: &LogicalVolume,
     ) -> Result<()> {
-        let mapper = self.group.mapper()?;
-        let used = |snapshot: &LogicalVolume| -> Result<(u64, u64)> {
-            let words = mapper.status(&now.mapped_uuid(snapshot))?;
-            Ok(words.as_deref().and_then(parse_store).unwrap_or((0, 0)))
-        };
-        let (written, _) = used(snapshot)?;
+        let written = self.usage(now, snapshot)?.used;
         for other in now.snapshots_of(volume) {
             if other.uuid == snapshot.uuid {
                 continue;
             }
-            let (own, all) = used(other)?;
+            let StoreUsage { used: own, all, .. } = self.usage(now, other)?;
             // A store that is full already loses nothing more.
             if all > 0 && own < all && own.saturating_add(written) > all {
                 return Err(Error::new(
@@ -65,6 +60,12 @@ impl Lvm {
         Ok(())
     }
 
+    /// How full the exception store of a snapshot is; zeros where it is invalid or not active.
+    fn usage(&self, now: &GroupMetadata, snapshot: &LogicalVolume) -> Result<StoreUsage> {
+        let words = self.group.mapper()?.status(&now.mapped_uuid(snapshot))?;
+        Ok(words.as_deref().and_then(parse_store).unwrap_or_default())
+    }
+
     /// Rolls a volume back; repeated after an interruption, it copies all blocks again.
     pub(crate) async fn roll_back_thick(&self, id: ImageId, from: ImageId) -> Result<()> {
         let now = self.group.now().await?;
@@ -73,9 +74,8 @@ impl Lvm {
         let snapshot = self.activate(&now, found.volume).await?;
         self.check_idle(&now, volume.volume).await?;
         let store = self.store(&now, found.volume)?;
-        let progress = self
-            .running
-            .begin(id, Job::RollingBack, 0..now.bytes(volume.volume));
+        let chunks = self.usage(&now, found.volume)?.chunks();
+        let progress = self.running.begin(id, Job::RollingBack, 0..chunks);
         blocking(move || {
             let store = store.node()?;
             cow_store::roll_back(&store, &snapshot, &origin, |at| {
@@ -90,12 +90,34 @@ impl Lvm {
     }
 }
 
-/// Parses the status of an exception store: the bytes used, and the total.
-fn parse_store(words: &str) -> Option<(u64, u64)> {
-    // "<used>/<all> <metadata>", in sectors.
-    let (used, all) = words.split_whitespace().next()?.split_once('/')?;
+/// How full an exception store is, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct StoreUsage {
+    /// What is used, with the metadata.
+    used: u64,
+    /// The size of the store.
+    all: u64,
+    /// What the metadata uses.
+    metadata: u64,
+}
+
+impl StoreUsage {
+    /// The bytes of the chunks that it keeps.
+    fn chunks(self) -> u64 {
+        self.used.saturating_sub(self.metadata)
+    }
+}
+
+/// Parses the status of an exception store: `<used>/<all> <metadata>`, in sectors.
+fn parse_store(words: &str) -> Option<StoreUsage> {
+    let mut words = words.split_whitespace();
+    let (used, all) = words.next()?.split_once('/')?;
     let bytes = |sectors: &str| sectors.parse().ok().map(Sectors::bytes);
-    Some((bytes(used)?, bytes(all)?))
+    Some(StoreUsage {
+        used: bytes(used)?,
+        all: bytes(all)?,
+        metadata: bytes(words.next()?)?,
+    })
 }
 
 #[cfg(test)]
@@ -104,12 +126,11 @@ mod tests {
 
     #[test]
     fn a_store_says_how_full_it_is() {
-        for (words, store) in [
-            ("16/8192 16", Some((8192, 4 << 20))),
-            ("Invalid", None),
-            ("", None),
-        ] {
-            assert_eq!(parse_store(words), store, "{words}");
+        let usage = parse_store("48/8192 16").unwrap();
+        assert_eq!((usage.used, usage.all), (24 << 10, 4 << 20));
+        assert_eq!(usage.chunks(), 16 << 10);
+        for words in ["Invalid", "16/8192", ""] {
+            assert_eq!(parse_store(words), None, "{words}");
         }
     }
 }
