@@ -1,6 +1,6 @@
 //! Returns the memory of a burst of calls to the host when no call has arrived for a while.
 //!
-//! **Invariant:** nothing runs and no timer is set while no call arrives.
+//! **Invariant:** once the start is over, nothing runs and no timer is set while no call arrives.
 
 use std::{
     convert::Infallible,
@@ -36,8 +36,10 @@ impl Calls {
 
     /// Returns memory after each burst of calls, until it is dropped.
     pub(crate) async fn trim_when_quiet(self) -> Infallible {
+        // The start, and the first calls, use code that nothing uses later.
+        self.settled().await;
+        heap::release_program();
         self.until_quiet().await;
-        // What comes later is what is used all the time.
         heap::release_program();
         loop {
             heap::trim();
@@ -48,6 +50,11 @@ impl Calls {
     /// Waits for a call, then until no call has arrived for the idle time.
     async fn until_quiet(&self) {
         self.0.more.notified().await;
+        self.settled().await;
+    }
+
+    /// Waits until no call has arrived for the idle time.
+    async fn settled(&self) {
         loop {
             let before = self.0.answered.load(Ordering::Relaxed);
             tokio::time::sleep(QUIET).await;
