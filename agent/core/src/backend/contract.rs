@@ -160,6 +160,15 @@ pub trait Backend:
         Ok(Vec::new())
     }
 
+    /// The encrypted images that none of the keys of their class opens, by their records; empty where only a program
+    /// knows the keys.
+    ///
+    /// # Errors
+    /// `Precondition` when a key cannot be read.
+    async fn locked(&self) -> Result<Vec<ImageId>> {
+        Ok(Vec::new())
+    }
+
     /// Makes the current key of its class the one that opens an encrypted image, which may be in use. Any other image
     /// is left unchanged.
     ///

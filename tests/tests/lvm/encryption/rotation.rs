@@ -6,10 +6,11 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use drumlin_tests::{
-    agent::{Agent, eventually, write},
+    agent::{Agent, Options, eventually, write},
     requests::{create, delete, from_snapshot, mounted, snapshot, stage},
 };
 use nix::sys::signal::Signal;
@@ -111,6 +112,71 @@ async fn a_key_is_rotated_while_a_writer_goes_on() {
     }
 }
 
+/// A snapshot of a volume, which is refused while that is re-keyed.
+async fn taken_of(agent: &Agent, id: &str) -> String {
+    loop {
+        match agent.controller().create_snapshot(snapshot(id, id)).await {
+            Ok(made) => return made.into_inner().snapshot.unwrap().snapshot_id,
+            Err(status) => assert_eq!(status.code(), Code::Aborted, "{status}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_made_during_a_rotation_is_re_keyed_before_it_ends() {
+    for place in places() {
+        let mut agent = place.agent().await;
+        let (old, new) = (agent.path("key"), agent.scratch.key("new"));
+        let mut volumes = Vec::new();
+        for name in ["a", "b", "c"] {
+            let id = volume(&agent, name, 32, &mounted("ext4")).await;
+            let at = mount(&agent, name, &id, &mounted("ext4")).await;
+            put(&at.1, "words", name.as_bytes());
+            unmount(&agent, &id, &at).await;
+            volumes.push(id);
+        }
+        // Each re-keying takes a second longer.
+        agent.kill();
+        let config = place.config(&agent.scratch, &encryption(&new, &[&old]));
+        let options = Options {
+            config: Some(config),
+            ..Options::default()
+        };
+        let pausing = options.pausing_at("encrypted.rekey.added");
+        agent.restart_with(pausing).await;
+        eventually(|| agent.log(), |log| log.contains("image re-keyed")).await;
+        let mut taken = Vec::new();
+        for id in &volumes {
+            taken.push(taken_of(&agent, id).await);
+        }
+        assert!(!agent.log().contains("rotation of the key ended"));
+        let ended = eventually(
+            || agent.log(),
+            |log| log.contains("rotation of the key ended"),
+        )
+        .await;
+        // Of the snapshots only those that were taken before their volumes were re-keyed.
+        let mut all = (4..=6).map(|all| format!("images={all} done={all}"));
+        assert!(all.any(|all| ended.contains(&all)), "{ended}");
+        // Without the former key.
+        let config = place.config(&agent.scratch, &encryption(&new, &[]));
+        restart_with(&mut agent, config).await;
+        for (name, id) in ["a", "b", "c"].into_iter().zip(&taken) {
+            let request = drumlin_proto::csi::v1::CreateVolumeRequest {
+                volume_content_source: from_snapshot(id),
+                ..create(&format!("from-{name}"), 32, &mounted("ext4"))
+            };
+            let restored = ok(agent.controller().create_volume(request).await);
+            let restored = restored.volume.unwrap().volume_id;
+            let at = mount(&agent, "r", &restored, &mounted("ext4")).await;
+            assert_eq!(get(&at.1, "words"), name.as_bytes());
+            unmount(&agent, &restored, &at).await;
+            ok(agent.controller().delete_volume(delete(&restored)).await);
+        }
+    }
+}
+
 #[tokio::test]
 async fn what_was_unused_in_a_rotation_needs_its_former_key_until_it_is_re_keyed() {
     let place = Place::Lvm;
@@ -123,6 +189,8 @@ async fn what_was_unused_in_a_rotation_needs_its_former_key_until_it_is_re_keyed
 
     let only_new = place.config(&agent.scratch, &encryption(&new, &[]));
     restart_with(&mut agent, only_new.clone()).await;
+    let locked = "no key of the class opens these images";
+    eventually(|| agent.log(), |log| log.contains(locked)).await;
     let (staging, _) = paths(&agent, "v");
     let answer = agent
         .node()

@@ -312,6 +312,10 @@ impl Backend for Encrypted {
         self.find_outdated().await
     }
 
+    async fn locked(&self) -> Result<Vec<ImageId>> {
+        self.find_locked().await
+    }
+
     async fn rekey(&self, id: ImageId) -> Result<Change<()>> {
         self.rekey_image(id).await
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 use super::{
     candidates::{Attempt, FittingKey},
     class::{Encrypted, Sealed},
-    keys::fingerprint,
+    keys::{KeySource, fingerprint},
     state::State,
 };
 use crate::{
@@ -29,10 +29,29 @@ impl Encrypted {
     /// The images whose record names another key than the current one. Looks at none while the class has no former
     /// keys.
     pub(super) async fn find_outdated(&self) -> Result<Vec<ImageId>> {
-        let Some(settings) = self.keys.now().filter(|now| !now.previous.is_empty()) else {
+        match self.keys.now() {
+            Some(settings) if !settings.previous.is_empty() => {
+                self.find_without(&[&settings.current]).await
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// The images whose record names none of the keys of the class. Asks no program.
+    pub(super) async fn find_locked(&self) -> Result<Vec<ImageId>> {
+        let Some(settings) = self.keys.now() else {
             return Ok(Vec::new());
         };
-        let mut outdated = Vec::new();
+        let all: Vec<&KeySource> = settings.all().collect();
+        if all.iter().any(|source| source.tells_owners_apart()) {
+            return Ok(Vec::new());
+        }
+        self.find_without(&all).await
+    }
+
+    /// The images whose record names none of these keys.
+    async fn find_without(&self, sources: &[&KeySource]) -> Result<Vec<ImageId>> {
+        let mut found = Vec::new();
         for kind in KINDS {
             for image in self.inner.list(kind).await? {
                 let Some(sealed) = Sealed::of(image)? else {
@@ -42,13 +61,17 @@ impl Encrypted {
                     continue;
                 };
                 let owner = self.owner(&sealed);
-                let key = settings.current.read(&self.asking(), &owner).await?;
-                if *recorded != fingerprint(&key) {
-                    outdated.push(sealed.image.id);
+                let mut is_known = false;
+                for source in sources {
+                    let key = source.read(&self.asking(), &owner).await?;
+                    is_known |= *recorded == fingerprint(&key);
+                }
+                if !is_known {
+                    found.push(sealed.image.id);
                 }
             }
         }
-        Ok(outdated)
+        Ok(found)
     }
 
     /// Re-keys an image, whether it is in use or not.

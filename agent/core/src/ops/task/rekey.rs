@@ -1,16 +1,21 @@
 //! Re-keying after a rotation: the images that open with a former key of their class, one after the other, in the
 //! background and while they are used.
+//!
+//! **Invariant:** when it is said to have ended, no image opens with a former key but those that are named: snapshots and
+//! copies that were made meanwhile of what had not been re-keyed are found by another look, after all operations that were
+//! in flight.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use crate::{
+    Result,
     ops::{Class, Operations},
     types::ImageId,
 };
 
 impl Operations {
-    /// Re-keys what opens with a former key, in all classes. Does nothing for a class without former keys. What cannot be
-    /// re-keyed keeps its key, and is tried again after the next start or reload.
+    /// Re-keys what opens with a former key, in all classes. What cannot be re-keyed keeps its key, and is tried again
+    /// after the next start or reload. A class without former keys is only asked for what none of its keys opens.
     pub fn rekey(self: &Arc<Self>) {
         for class in self.classes.iter() {
             self.rekey_class(class);
@@ -18,40 +23,70 @@ impl Operations {
     }
 
     pub(crate) fn rekey_class(self: &Arc<Self>, class: Class) {
-        if class.keys.now().is_none_or(|now| now.previous.is_empty()) {
-            return;
-        }
+        let Some(keys) = class.keys.now() else { return };
         let this = Arc::clone(self);
         tokio::spawn(async move {
-            let outdated = match class.backend.outdated().await {
-                Ok(outdated) => outdated,
-                Err(error) => {
-                    tracing::warn!(class = %class.name, error = %error.chain(), "images with former keys not found");
-                    return;
-                }
+            let done = if keys.previous.is_empty() {
+                tell_locked(&class).await
+            } else {
+                this.rotate(&class).await
             };
-            let (all, mut done) = (outdated.len(), 0);
-            for id in outdated {
-                done += usize::from(this.rekey_one(&class, id).await);
-            }
-            if all > 0 {
-                tracing::info!(class = %class.name, images = all, done, "rotation of the key ended");
+            if let Err(error) = done {
+                tracing::warn!(class = %class.name, error = %error.chain(), "images with former keys not found");
             }
         });
     }
 
-    /// Re-keys an image once no other operation has it. Returns true if it opens with the current key.
+    async fn rotate(self: &Arc<Self>, class: &Class) -> Result<()> {
+        let (mut done, mut failed) = (0, HashSet::new());
+        let mut is_settled = false;
+        loop {
+            let mut outdated = class.backend.outdated().await?;
+            let left = outdated.len();
+            outdated.retain(|id| !failed.contains(id));
+            if outdated.is_empty() && is_settled {
+                if done + left > 0 {
+                    tracing::info!(class = %class.name, images = done + left, done, "rotation of the key ended");
+                }
+                return Ok(());
+            }
+            is_settled = outdated.is_empty();
+            if is_settled {
+                // One of them may be making a copy of what had its former key then.
+                self.changes.until_begun_before_end().await;
+            }
+            for id in outdated {
+                if self.rekey_one(class, id).await {
+                    done += 1;
+                } else {
+                    failed.insert(id);
+                }
+            }
+        }
+    }
+
+    /// Re-keys an image once no other operation has it. Returns true if it was re-keyed.
     async fn rekey_one(self: &Arc<Self>, class: &Class, id: ImageId) -> bool {
         let rekeyed = self.changes.run_once_free(id, || {
             let backend = Arc::clone(&class.backend);
             async move { backend.rekey(id).await }
         });
         match rekeyed.await {
-            Ok(_) => true,
+            // What went to the trash meanwhile, or was deleted, is another image or none.
+            Ok(change) => change.is_made(),
             Err(error) => {
                 tracing::warn!(object = %id, error = %error.chain(), "image not re-keyed");
                 false
             }
         }
     }
+}
+
+/// Says which images none of the keys of their class opens: a key was removed too early.
+async fn tell_locked(class: &Class) -> Result<()> {
+    let locked = class.backend.locked().await?;
+    if let Some(first) = locked.first() {
+        tracing::error!(class = %class.name, images = locked.len(), %first, "no key of the class opens these images; add the key that they had to its previousKeys");
+    }
+    Ok(())
 }

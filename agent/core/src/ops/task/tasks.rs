@@ -1,6 +1,11 @@
 //! Operations run to completion even if their caller disconnects.
 
-use std::{future::Future, panic, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    panic,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -13,7 +18,10 @@ use crate::ops::{
 };
 use crate::{
     Error, Kind, Result,
-    host::trace::{self, Wait},
+    host::{
+        lock,
+        trace::{self, Wait},
+    },
     types::ImageId,
 };
 
@@ -29,6 +37,8 @@ pub(crate) struct Tasks {
     classes: Arc<Classes>,
     locks: Locks,
     tracker: TaskTracker,
+    /// Those in flight by the time at which they began, the last ones last: see [`Self::until_begun_before_end`].
+    begun: Mutex<Vec<TaskTracker>>,
     ended: ChangeCount,
 }
 
@@ -39,6 +49,7 @@ impl Tasks {
             classes,
             locks: Locks::default(),
             tracker: TaskTracker::new(),
+            begun: Mutex::new(vec![TaskTracker::new()]),
             ended,
         }
     }
@@ -159,8 +170,9 @@ impl Tasks {
             ));
         }
         let counted = self.ended.add_when_dropped();
+        let begun = lock(&self.begun).last().map(TaskTracker::token);
         let change = async move {
-            let _counted = counted;
+            let _counted = (counted, begun);
             change.await
         };
         match self.tracker.spawn(change.instrument(span)).await {
@@ -171,6 +183,21 @@ impl Tasks {
                     Err(Error::new(Kind::HalfDone, "the operation was cancelled").because(error))
                 }
             },
+        }
+    }
+
+    /// Waits for the operations that are in flight now, not for those that begin meanwhile.
+    pub(crate) async fn until_begun_before_end(&self) {
+        let before = {
+            let mut begun = lock(&self.begun);
+            begun.retain(|tracker| !tracker.is_empty());
+            let before = begun.clone();
+            begun.push(TaskTracker::new());
+            before
+        };
+        for tracker in before {
+            tracker.close();
+            tracker.wait().await;
         }
     }
 
@@ -195,5 +222,38 @@ fn operation(holds: &[LockMode]) -> Span {
     match holds.first() {
         Some(LockMode::Exclusive(id) | LockMode::Shared(id)) => trace::operation(id),
         None => trace::operation(&"nothing"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_began_before_is_waited_for_and_what_began_later_is_not() {
+        let tasks = Tasks::new(Arc::default(), ChangeCount::default());
+        let tasks = &tasks;
+        let sleeping = async |seconds| {
+            let change = async move {
+                tokio::time::sleep(Duration::from_secs(seconds)).await;
+                Ok(())
+            };
+            tasks.run(Vec::new(), change).await.unwrap();
+        };
+        let start = Instant::now();
+        let passed = async || {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            tokio::join!(tasks.until_begun_before_end(), async {
+                tasks.until_begun_before_end().await;
+            });
+            start.elapsed().as_secs()
+        };
+        let later = async {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            sleeping(100).await;
+        };
+        let (passed, (), (), ()) = tokio::join!(passed(), sleeping(5), sleeping(9), later);
+        assert_eq!(passed, 9);
+        assert_eq!(start.elapsed().as_secs(), 102);
     }
 }
