@@ -32,6 +32,8 @@ struct Taken {
     elsewhere: usize,
     /// The orphans.
     missing: Vec<ObjectKey>,
+    /// Every file was read and is valid.
+    is_whole: bool,
 }
 
 impl Catalog {
@@ -101,10 +103,16 @@ impl Catalog {
                     problems,
                     elsewhere,
                     missing,
+                    is_whole,
                 } = take_over(engine, content)?;
                 self.tell_empty(engine, &empty, &missing);
                 state.empty = empty;
-                self.prune(engine, &mut state, (may_prune, &missing))?;
+                if is_whole {
+                    self.prune(engine, &mut state, (may_prune, &missing))?;
+                } else {
+                    // What is missing may be in a file that cannot be read.
+                    self.absences.stop();
+                }
                 for (file, problems) in &problems {
                     let is_new = self
                         .shown
@@ -261,6 +269,7 @@ fn take_over(engine: &Engine, content: Content) -> Result<Taken, Error> {
         problems,
         elsewhere,
         missing,
+        is_whole: silent.is_empty(),
     })
 }
 

@@ -1,7 +1,7 @@
 //! Objects whose manifests are gone are destroyed, where an administrator asked for that: after a while, a few at a time.
 //!
 //! **Invariant:** only what its last manifest lets be deleted is pruned, of kinds that were named, from a directory that
-//! says by a file of its own that it is complete.
+//! says by a file of its own that it is complete, and of which every file is valid.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -13,7 +13,7 @@ use drumlin_crd::ObjectKey;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::record::Record;
+use crate::{record::Record, store::SourceState};
 
 /// The file in a directory of manifests without which nothing is pruned.
 pub(crate) const SENTINEL: &str = ".drumlin-prune";
@@ -41,15 +41,19 @@ pub(crate) struct Pruning<'a> {
 }
 
 impl<'a> Pruning<'a> {
-    /// That of a directory, if it says by its file that it is complete.
+    /// That of a directory, if it says by its file that it is complete, and its files are valid: what is missing may be in
+    /// one that is not.
     pub(crate) fn of(
         prune: Option<&'a Prune>,
         directory: &str,
-        empty: &'a [String],
+        source: &'a SourceState,
     ) -> Option<Self> {
         let prune = prune?;
         let is_complete = Path::new(directory).join(SENTINEL).is_file();
-        is_complete.then_some(Self { prune, empty })
+        (is_complete && source.problems.is_empty()).then_some(Self {
+            prune,
+            empty: &source.empty,
+        })
     }
 
     /// What becomes of an orphan that is destroyed when it was missing for long enough; none of any other object.

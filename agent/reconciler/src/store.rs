@@ -100,7 +100,7 @@ impl SourceState {
 
     /// What is pruned of it, if anything.
     pub(crate) fn pruning(&self) -> Option<Pruning<'_>> {
-        Pruning::of(self.prune.as_ref(), &self.directory, &self.empty)
+        Pruning::of(self.prune.as_ref(), &self.directory, self)
     }
 
     /// The problems of its files.

@@ -111,6 +111,34 @@ async fn what_its_manifest_lets_be_deleted_is_pruned_one_at_a_time_and_only_wher
 }
 
 #[tokio::test]
+async fn while_a_file_is_invalid_nothing_is_pruned_for_it_may_have_what_is_missing() {
+    let host = Host::with(options(&PRUNING)).await;
+    host.sentinel();
+    host.write("data.yaml", &[small("data")]);
+    host.until("data", &["Created"]).await;
+    host.write("a.yaml", &[snapshot("moved", "Delete")]);
+    host.until("moved", &["SnapshotReady"]).await;
+    // A file has another name now, and a word that does not belong there.
+    let moved = snapshot("moved", "Delete");
+    host.write("b.yaml", &[format!("{moved}  surplus: 1\n")]);
+    fs::remove_file(host.manifests.join("a.yaml")).unwrap();
+    host.scan("invalid").await;
+    let line = host.until("moved", &["Orphan"]).await;
+    assert!(!line.contains("pruned"), "{line}");
+    assert_eq!(host.counts().await.1, 1);
+    let plan = command(&host.agent, "plan", &[]);
+    let plan = String::from_utf8_lossy(&plan.stdout).into_owned();
+    assert!(plan.contains("0 destroy"), "{plan}");
+
+    host.write("b.yaml", &[moved]);
+    host.until("moved", &["SnapshotReady"]).await;
+    // Without the invalid file it is missing indeed.
+    fs::remove_file(host.manifests.join("b.yaml")).unwrap();
+    host.scan("valid").await;
+    eventually(|| host.find("Snapshot", "moved"), Option::is_none).await;
+}
+
+#[tokio::test]
 async fn the_configuration_file_alone_says_what_is_pruned_and_whose_manifests_are_accepted() {
     let scratch = Scratch::new();
     let manifests = scratch.directory("manifests");

@@ -132,7 +132,7 @@ fn destroy_without_manifest(
 ) -> HashMap<ObjectKey, String> {
     let followed = store::load_source(&state_dir.join(store::DIRECTORY));
     let prune = followed.and_then(|followed| followed.prune);
-    let Some(pruning) = Pruning::of(prune.as_ref(), directory, &source.empty) else {
+    let Some(pruning) = Pruning::of(prune.as_ref(), directory, source) else {
         return HashMap::new();
     };
     let why = |record: &Record| pruning.told(record);
