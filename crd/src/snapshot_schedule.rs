@@ -120,9 +120,10 @@ pub struct SnapshotScheduleSpec {
     /// True to take no snapshots and to delete none.
     #[serde(default)]
     pub suspend: bool,
-    /// Which snapshots are kept; all others are deleted after the next snapshot. The newest is always kept.
-    #[serde(default)]
-    pub retention: Retention,
+    /// Which snapshots are kept; all others are deleted. When omitted, all are kept. The newest is always kept. Another
+    /// retention than before deletes nothing for 15 minutes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention: Option<Retention>,
 }
 
 /// Target of a schedule: set exactly one field.

@@ -247,7 +247,9 @@ pub fn schedule(name: &str, spec: &SnapshotScheduleSpec) -> Vec<FieldError> {
         "spec.startingDeadlineSeconds",
         "must be 10 to 31536000",
     );
-    check_retention(&mut checks, &spec.retention);
+    if let Some(retention) = &spec.retention {
+        check_retention(&mut checks, retention);
+    }
     checks.0
 }
 

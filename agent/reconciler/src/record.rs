@@ -24,7 +24,7 @@ use k8s_openapi::{
 use serde::{Deserialize, Serialize};
 
 pub(crate) use body::{Body, Of};
-pub(crate) use schedule::{Run, Runs};
+pub(crate) use schedule::{AppliedRetention, Run, Runs};
 pub(crate) use served::Served;
 pub(crate) use verdict::{Event, State, Verdict, judge};
 

@@ -50,6 +50,7 @@ async fn a_plan_names_the_snapshots_that_another_retention_destroys() {
         assert!(line["since"].is_string(), "{line}");
     }
     timed.host.write("s.yaml", &[changed]);
+    timed.host.until("s", &["True", "RetentionChanged"]).await;
     for line in &destroyed {
         let name = line["name"].as_str().unwrap();
         eventually(|| timed.host.find("Snapshot", name), Option::is_none).await;
@@ -58,6 +59,34 @@ async fn a_plan_names_the_snapshots_that_another_retention_destroys() {
         let why = "no longer kept by the retention of SnapshotSchedule s";
         assert_eq!(event["message"], why);
     }
+}
+
+#[tokio::test]
+async fn a_manifest_that_is_cut_off_destroys_no_snapshot() {
+    let timed = Timed::with_volume("retention: {keepLast: 4}").await;
+    eventually(|| timed.children(), |children| are_ready(children, 4)).await;
+    let names = |children: Vec<Value>| -> BTreeSet<String> {
+        let name = |child: &Value| child["metadata"]["name"].as_str().unwrap().to_owned();
+        children.iter().map(name).collect()
+    };
+    // Without the last line of the file.
+    timed.host.write("s.yaml", &[schedule("")]);
+    timed.taken(1).await;
+    let before = names(timed.children());
+    timed.taken(20).await;
+    let after = names(timed.children());
+    assert!(after.is_superset(&before), "{before:?} {after:?}");
+    assert!(after.len() >= 20, "{after:?}");
+    // Put back in time, another number deletes nothing.
+    timed
+        .host
+        .write("s.yaml", &[schedule("retention: {keepLast: 2}")]);
+    timed.host.until("s", &["True", "RetentionChanged"]).await;
+    timed
+        .host
+        .write("s.yaml", &[schedule("retention: {keepLast: 100}")]);
+    timed.taken(20).await;
+    assert!(names(timed.children()).is_superset(&after));
 }
 
 #[tokio::test]
@@ -395,9 +424,11 @@ async fn a_schedule_that_is_killed_between_two_steps_has_one_snapshot_a_slot() {
             .write("s.yaml", &[schedule("retention: {keepLast: 2}")]);
         timed.restart(None).await;
         timed.taken(3).await;
+        // Later where the schedule was suspended: its retention is new then.
+        eventually(|| timed.children(), |children| children.len() <= 3).await;
         timed
             .host
-            .until("s", &["True", "Scheduled", "2 snapshots"])
+            .until("s", &["True", "Scheduled", " 2 snapshots"])
             .await;
         timed.host.write(
             "s.yaml",

@@ -2,19 +2,21 @@
 //!
 //! A run is recorded before its snapshot object is made, and the name of the object is that of its slot: after a crash
 //! between any two steps, the same object is made again, or found. Snapshots are deleted only after the last run was
-//! successful.
+//! successful, and by another retention than before only after a while: the file that has it may be half-written.
 
-use drumlin_crd::{ObjectKey, SnapshotScheduleSpec, SnapshotScheduleStatus};
+use drumlin_crd::{ObjectKey, Retention, SnapshotScheduleSpec, SnapshotScheduleStatus};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{Halt, Pass, ready, stalled, waiting};
 use crate::{
-    record::{Body, Of, Record, Run, Runs, State, Verdict},
+    record::{AppliedRetention, Body, Of, Record, Run, Runs, State, Verdict},
     schedule::{Clock, Plan, Timing, child_name, is_of_the_future, superfluous},
 };
 
 /// Interval at which a snapshot object is looked for that was made and is not seen.
 const LOOK: SignedDuration = SignedDuration::from_mins(1);
+/// Time in which a retention that is new to snapshots that exist deletes none of them.
+const SETTLES: SignedDuration = SignedDuration::from_mins(15);
 
 /// What became of the snapshot of a run.
 pub(super) enum Progress {
@@ -64,6 +66,8 @@ impl Pass<'_> {
                 .last_schedule_time
                 .get_or_insert_with(|| plan.done.to_string());
             self.count_snapshots();
+            // As what is in force again is new.
+            self.runs().retention = None;
             return Ok(ready(
                 "Suspended",
                 "spec.suspend is true; no snapshot is taken and none is deleted".to_owned(),
@@ -313,8 +317,11 @@ impl Pass<'_> {
         self.progress_mut().kept = u32::try_from(count).unwrap_or(u32::MAX);
     }
 
-    /// Deletes the snapshots that no rule keeps, if the last run was successful. Returns why the clock does not permit it.
+    /// Deletes the snapshots that no rule keeps, if the last run was successful. Returns why that is not permitted yet.
     async fn prune(&mut self, timing: &Timing, now: Timestamp) -> Result<Suspicion, Halt> {
+        let Some((retention, applies_from)) = self.applied_retention(now) else {
+            return Ok(Suspicion::None);
+        };
         let runs = self.record.drumlin.runs.clone().unwrap_or_default();
         if runs.current.is_some() || runs.failure.is_some() {
             return Ok(Suspicion::None);
@@ -335,11 +342,47 @@ impl Pass<'_> {
             .filter(|(_, record)| record.is_ready())
             .map(|(slot, record)| (*slot, record.key()))
             .collect();
-        for key in superfluous(&ready, &self.timetable().retention, &timing.zone) {
+        let superfluous = superfluous(&ready, &retention, &timing.zone);
+        // A plan shows what will be deleted.
+        if now < applies_from && !superfluous.is_empty() && !self.shared.is_dry_run() {
+            self.wake_at(Some(applies_from));
+            return Ok(Suspicion::Changed(superfluous.len(), applies_from));
+        }
+        for key in superfluous {
             self.delete_snapshot(&key).await?;
             tracing::info!(object = %self.record.key(), snapshot = %key, "snapshot deleted by its schedule");
         }
         Ok(Suspicion::None)
+    }
+
+    /// The retention of the manifest, and since when it deletes snapshots; none if it keeps all.
+    fn applied_retention(&mut self, now: Timestamp) -> Option<(Retention, Timestamp)> {
+        let (zone, rules) = (
+            self.timetable().time_zone.clone(),
+            self.timetable().retention.clone(),
+        );
+        let Some(rules) = rules else {
+            if let Some(runs) = &mut self.record.drumlin.runs {
+                runs.retention = None;
+            }
+            return None;
+        };
+        let latest = now.saturating_add(SETTLES).unwrap_or(Timestamp::MAX);
+        let has_snapshots = !self.snapshots().is_empty();
+        let known = self.runs().retention.take();
+        let known = known.filter(|known| known.rules == rules && known.zone == zone);
+        // Of a clock that was set back, none is later than that.
+        let from = match known {
+            Some(known) => known.from.min(latest),
+            None if has_snapshots => latest,
+            None => now,
+        };
+        self.runs().retention = Some(AppliedRetention {
+            rules: rules.clone(),
+            zone,
+            from,
+        });
+        Some((rules, from))
     }
 
     fn set_next(&mut self, plan: &Plan) {
@@ -378,6 +421,12 @@ impl Pass<'_> {
                     "{message}; more than 10 slots passed before the last one, so none is deleted until the next one is ready"
                 ),
             )),
+            Suspicion::Changed(superfluous, from) => Ok(ready(
+                "RetentionChanged",
+                format!(
+                    "{message}; the retention is new, and keeps {superfluous} of them no longer: they are deleted at {from}"
+                ),
+            )),
             Suspicion::Future(snapshot, slot) => Err(stalled(
                 "ClockSuspect",
                 format!(
@@ -388,11 +437,13 @@ impl Pass<'_> {
     }
 }
 
-/// Why the clock does not permit to delete snapshots.
+/// Why snapshots are not deleted yet: by the clock, or because the retention is new.
 enum Suspicion {
     None,
     /// The last run came after more slots than a host is usually off.
     Ahead,
+    /// The retention is new, does not keep so many snapshots, and deletes them at this time.
+    Changed(usize, Timestamp),
     /// A snapshot is of a time that has not come yet.
     Future(ObjectKey, Timestamp),
 }

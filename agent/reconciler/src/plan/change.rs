@@ -398,7 +398,9 @@ fn retention(record: &Record) -> String {
     let Body::Schedule(Of { spec, .. }) = &record.body else {
         return String::new();
     };
-    let kept = &spec.retention;
+    let Some(kept) = &spec.retention else {
+        return "all snapshots".to_owned();
+    };
     let rules = [
         ("keepLast", kept.keep_last),
         ("hourly", kept.hourly),

@@ -1,8 +1,8 @@
 //! What a schedule is to its record, and what its snapshots are.
 
 use drumlin_crd::{
-    Object, ObjectKey, Observed, SnapshotSchedule, SnapshotScheduleSpec, SnapshotScheduleStatus,
-    VolumeDeletionPolicy, names,
+    Object, ObjectKey, Observed, Retention, SnapshotSchedule, SnapshotScheduleSpec,
+    SnapshotScheduleStatus, VolumeDeletionPolicy, names,
 };
 use drumlin_proto::drumlin::v1::InventoryObject;
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
@@ -29,6 +29,21 @@ pub(crate) struct Runs {
     /// run is successful.
     #[serde(default)]
     pub(crate) is_ahead: bool,
+    /// The retention that applies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) retention: Option<AppliedRetention>,
+}
+
+/// A retention, and when it deletes snapshots.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct AppliedRetention {
+    /// Which snapshots are kept.
+    pub(crate) rules: Retention,
+    /// The time zone of its days.
+    pub(crate) zone: String,
+    /// It deletes nothing before.
+    pub(crate) from: Timestamp,
 }
 
 /// A run of a schedule.
