@@ -198,31 +198,55 @@ async fn killed_at_each_step_the_same_calls_end_where_an_uninterrupted_run_ends(
         .collect();
     assert!(points.len() >= 3, "{points:?}");
     for point in points {
-        let mut agent = Agent::start().await;
-        let id = used(&agent, "v", b"kept").await;
-        let plain = agent.options().clone();
-        let options = plain.clone().killed_at(&point);
-        agent.kill();
-        agent.restart_with(options).await;
-        let mut kills = 0;
-        if trash(&agent, &id).await.is_err() {
-            agent.wait_until_killed().await;
-            kills += 1;
-            agent.restart_with(plain.clone()).await;
-            ok(trash(&agent, &id).await);
-        }
+        // On its way into the trash, and on its way back.
+        let thrown = killed_on_its_way_in(&point).await;
+        let given_back = killed_on_its_way_back(&point).await;
+        assert!(thrown || given_back, "nothing came to {point}");
+    }
+}
+
+/// Returns false if nothing came to the point.
+async fn killed_on_its_way_in(point: &str) -> bool {
+    let mut agent = Agent::start().await;
+    let id = used(&agent, "v", b"kept").await;
+    let plain = agent.options().clone();
+    agent.kill();
+    agent.restart_with(plain.clone().killed_at(point)).await;
+    let is_killed = trash(&agent, &id).await.is_err();
+    if is_killed {
+        agent.wait_until_killed().await;
+        agent.restart_with(plain).await;
+        ok(trash(&agent, &id).await);
         // Nothing of what was left is in the way of a volume of the same name.
         assert_eq!(in_trash(&agent).await.len(), 1, "{point}");
         assert_eq!(volume(&agent, "v", 16, &mounted("ext4")).await, id);
         let trashed = in_trash(&agent).await.remove(0).trash_id;
-        if kills == 0 {
-            let answer = undelete(&agent, &trashed, "w").await;
-            assert!(answer.is_err(), "nothing came to {point}");
-            agent.wait_until_killed().await;
-            agent.restart_with(plain).await;
-        }
+        let back = ok(undelete(&agent, &trashed, "w").await).volume_id;
+        assert_eq!(content(&agent, "w", &back).await, b"kept", "{point}");
+    }
+    is_killed
+}
+
+/// Returns false if nothing came to the point.
+async fn killed_on_its_way_back(point: &str) -> bool {
+    let mut agent = Agent::start().await;
+    let id = used(&agent, "v", b"kept").await;
+    ok(trash(&agent, &id).await);
+    let trashed = in_trash(&agent).await.remove(0).trash_id;
+    let plain = agent.options().clone();
+    agent.kill();
+    agent.restart_with(plain.clone().killed_at(point)).await;
+    let is_killed = undelete(&agent, &trashed, "w").await.is_err();
+    if is_killed {
+        agent.wait_until_killed().await;
+        agent.restart_with(plain).await;
         let back = ok(undelete(&agent, &trashed, "w").await).volume_id;
         assert_eq!(content(&agent, "w", &back).await, b"kept", "{point}");
         assert!(in_trash(&agent).await.is_empty(), "{point}");
+        // It has the name that was given, and can be thrown away again.
+        assert_eq!(volume(&agent, "w", 16, &mounted("ext4")).await, back);
+        ok(trash(&agent, &back).await);
+        assert_eq!(in_trash(&agent).await.remove(0).name, "w", "{point}");
     }
+    is_killed
 }

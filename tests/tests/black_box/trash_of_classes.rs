@@ -5,16 +5,19 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use drumlin_host::Disk;
 use drumlin_tests::{
     agent::{Agent, Options, eventually, write},
     programs::run,
-    requests::{create, create_group_snapshot, delete, expand, mounted, raw},
+    requests::{
+        create, create_group_snapshot, delete, delete_snapshot, expand, mounted, raw, snapshot,
+    },
     storage::{Kind, Scratch},
 };
 use tonic::Code;
 
 use crate::{
-    helpers::{ok, refused, text, volume},
+    helpers::{bytes_of, ok, refused, text, volume},
     trash::{content, in_trash, undelete, used},
 };
 
@@ -56,11 +59,26 @@ async fn delete_volume(agent: &Agent, id: &str) {
     ok(agent.controller().delete_volume(delete(id)).await);
 }
 
+/// When the only volume in the trash was deleted by its record, in days from now.
+async fn days_to_deletion(agent: &Agent) -> i64 {
+    let trashed = in_trash(agent).await.remove(0);
+    let seconds = trashed.deletion_time.unwrap().seconds;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    (seconds - i64::try_from(now.as_secs()).unwrap()) / 86_400
+}
+
+/// Waits until that is so many days, at least.
+async fn until_deleted(agent: &Agent, days: i64) {
+    while days_to_deletion(agent).await < days {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 #[tokio::test]
 async fn what_csi_deletes_is_kept_for_the_time_of_its_class_and_no_longer() {
     let scratch = Scratch::new();
     let directory = scratch.directory("images");
-    let agent = agent_with(scratch, config(&directory, "{keep: 30d}")).await;
+    let mut agent = agent_with(scratch, config(&directory, "{keep: 30d}")).await;
     let id = used(&agent, "v", b"deleted by mistake").await;
     delete_volume(&agent, &id).await;
     delete_volume(&agent, &id).await;
@@ -73,10 +91,19 @@ async fn what_csi_deletes_is_kept_for_the_time_of_its_class_and_no_longer() {
     ok(undelete(&agent, &trashed[0].trash_id, "").await);
     assert_eq!(content(&agent, "v", &id).await, b"deleted by mistake");
     delete_volume(&agent, &id).await;
+    // A clock that jumps while it runs destroys nothing.
     write(&agent.path("clock"), &in_days(20.0));
-    until_log(&agent, "the clock has jumped").await;
+    until_deleted(&agent, 19).await;
+    let later = async |agent: &mut Agent, days: f64| {
+        agent.kill();
+        write(&agent.path("clock"), &in_days(days));
+        agent.restart().await;
+    };
+    later(&mut agent, 45.0).await;
+    // Longer than it is in doubt of its clock.
+    tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(in_trash(&agent).await.len(), 1);
-    write(&agent.path("clock"), &in_days(60.0));
+    later(&mut agent, 60.0).await;
     until_log(&agent, "volume in the trash destroyed").await;
     assert!(in_trash(&agent).await.is_empty());
 }
@@ -207,4 +234,80 @@ async fn a_group_snapshot_takes_room_from_the_trash() {
     assert!(rest.iter().all(|one| one.name != "a"), "{rest:?}");
     let log = agent.log();
     assert!(log.contains("room is needed"), "{log}");
+}
+
+#[tokio::test]
+async fn what_is_thrown_away_by_a_clock_that_is_behind_stays_for_its_time() {
+    let scratch = Scratch::new();
+    let directory = scratch.directory("images");
+    let agent = agent_with(scratch, config(&directory, "{keep: 7d}")).await;
+    // It stands still where it is set, and is right in 31 days.
+    let days = |days: f64| write(&agent.path("clock"), &in_days(days));
+    days(10.0);
+    until_log(&agent, "the clock has jumped").await;
+    let id = used(&agent, "v", b"v").await;
+    delete_volume(&agent, &id).await;
+    assert!((9..=10).contains(&days_to_deletion(&agent).await));
+    days(31.0);
+    until_deleted(&agent, 29).await;
+    // Longer than it is in doubt of its clock.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(in_trash(&agent).await.len(), 1);
+}
+
+#[tokio::test]
+async fn what_shares_its_blocks_is_not_destroyed_for_room_that_would_not_come() {
+    let scratch = Scratch::new();
+    let directory = scratch.file_system("images", Kind::Xfs, 400);
+    let agent = agent_with(scratch, config(&directory, "{keep: 30d}")).await;
+    let id = volume(&agent, "shared", 120, &raw()).await;
+    std::fs::write(bytes_of(&agent, &id), vec![7; 120 << 20]).unwrap();
+    let taken = agent.controller().create_snapshot(snapshot("s", &id)).await;
+    let taken = ok(taken).snapshot.unwrap().snapshot_id;
+    delete_volume(&agent, &id).await;
+    let available = || Disk::of(&directory).unwrap().available;
+    run(
+        "fallocate",
+        &[
+            "-l",
+            &(available() - (40 << 20)).to_string(),
+            &text(directory.join("filler")),
+        ],
+    );
+    let create = |name: &str| create(name, 100, &raw());
+    for name in ["a", "b"] {
+        let refusal = agent.controller().create_volume(create(name)).await;
+        refused(refusal, Code::ResourceExhausted);
+        assert_eq!(in_trash(&agent).await.len(), 1);
+    }
+    // Its blocks are its own once its snapshot is gone.
+    ok(agent
+        .controller()
+        .delete_snapshot(delete_snapshot(&taken))
+        .await);
+    // xfs frees the blocks of what was deleted a moment later.
+    while let Err(status) = agent.controller().create_volume(create("c")).await {
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(in_trash(&agent).await.is_empty());
+}
+
+#[tokio::test]
+async fn on_a_full_disk_what_is_oldest_makes_room_for_what_is_thrown_away() {
+    let scratch = Scratch::new();
+    let directory = scratch.file_system("images", Kind::Ext4, 200);
+    let agent = agent_with(scratch, config(&directory, "{keep: 30d}")).await;
+    let old = used(&agent, "old", b"old").await;
+    let new = used(&agent, "new", b"new").await;
+    delete_volume(&agent, &old).await;
+    let filler = text(directory.join("filler"));
+    // To the last block, also of those that only root may use.
+    let fill = format!("dd if=/dev/zero bs=1k status=none >> {filler}; sync -f {filler}; ");
+    let full = format!("{}true", fill.repeat(3));
+    run("sh", &["-c", &full]);
+    delete_volume(&agent, &new).await;
+    let left = in_trash(&agent).await;
+    let names: Vec<&str> = left.iter().map(|one| one.name.as_str()).collect();
+    assert_eq!(names, ["new"]);
 }

@@ -110,6 +110,7 @@ mod thick_copies;
 mod tool;
 #[path = "../black_box/trash.rs"]
 mod trash;
+mod trash_room;
 mod udev;
 #[path = "../black_box/unstaged_kills.rs"]
 mod unstaged_kills;

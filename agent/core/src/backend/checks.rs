@@ -3,7 +3,10 @@
 use async_trait::async_trait;
 
 use super::Fault;
-use crate::{Error, Result, types::ImageId};
+use crate::{
+    Error, Result,
+    types::{ImageId, Size},
+};
 
 /// The checks of a back end and its images.
 #[async_trait]
@@ -29,4 +32,16 @@ pub trait Checks {
     /// # Errors
     /// `NotFound`.
     async fn usage(&self, id: ImageId) -> Result<Option<u64>>;
+
+    /// The images, of these, whose deletion certainly makes room for this many bytes: the first ones before the others,
+    /// without those that free nothing that is needed. What they share with others is not freed. None if there is room
+    /// already, or not even then.
+    ///
+    /// # Errors
+    /// Those of [`super::Backend::capacity`].
+    async fn room_by_deleting(
+        &self,
+        needed: Size,
+        oldest_first: &[ImageId],
+    ) -> Result<Vec<ImageId>>;
 }

@@ -13,6 +13,7 @@ mod health;
 mod image;
 mod jobs;
 pub mod lvm;
+mod room;
 mod snapshots;
 #[cfg(test)]
 mod suite;

@@ -12,6 +12,7 @@ use super::sink::{Stop, Walked};
 use crate::{
     Access, Error, Kind, Result,
     copy::next_data,
+    exclusive::has_no_map,
     open_direct,
     system::{self, Extent},
 };
@@ -70,11 +71,8 @@ impl Image {
         let start = range.start;
         match system::extents(&self.file, range, flags) {
             Ok(extents) => Ok(Some(extents)),
-            Err(error) => match error.raw_os_error() {
-                // EBADR: it does not know the flags.
-                Some(libc::EOPNOTSUPP | libc::ENOTTY | libc::EINVAL | libc::EBADR) => Ok(None),
-                _ => Err(self.failed("could not read the extents of", start, error)),
-            },
+            Err(error) if error.raw_os_error().is_some_and(has_no_map) => Ok(None),
+            Err(error) => Err(self.failed("could not read the extents of", start, error)),
         }
     }
 

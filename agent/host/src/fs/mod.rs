@@ -1,6 +1,7 @@
 //! File systems: what is on a device, and making, checking, growing, flushing and freezing it.
 
 pub mod copy;
+pub(crate) mod exclusive;
 pub(crate) mod filesystem;
 pub mod flush;
 pub mod format;

@@ -12,11 +12,13 @@ use crate::{
         Adoption, Backend, Capacity, Change, ChangedBlocks, ChangedQuery, Checks, Family, Fault,
         Features, Image, ImageSpec, Jobs, LabelChange, RangeSink, Reason, Running, Snapshots,
         Space, StorageKind, Utilization,
+        room::{choose, freed},
         utilization::{percent, sum},
     },
     blocking, blocking_at_once,
     host::{
-        Access, Disk, FileSystem, MountTable, TimedMutex, changed, fs_errors, quiesce::QuiescePlan,
+        Access, Disk, FileSystem, MountTable, TimedMutex, changed, exclusive_bytes, fs_errors,
+        quiesce::QuiescePlan,
     },
     types::{ImageId, ImageKind, NodeName, Size, SizeRules},
 };
@@ -127,19 +129,19 @@ impl Inner {
     }
 
     fn capacity_of(&self, disk: &Disk) -> Result<Capacity> {
-        let available = Size::try_from(disk.available)?;
-        let largest = match self.settings.allocation {
+        Ok(Capacity {
+            available: Size::try_from(disk.available)?,
+            largest: Size::try_from(self.room_of(disk.available))?.round_down(UNIT),
+        })
+    }
+
+    /// The bytes of the largest image where so many are available.
+    fn room_of(&self, available: u64) -> u64 {
+        match self.settings.allocation {
             Allocation::Thin => available,
             // The file system needs some space for its own metadata.
-            Allocation::Thick => Size::try_from(
-                disk.available
-                    .saturating_sub(disk.available / 256 + (2 << 20)),
-            )?,
-        };
-        Ok(Capacity {
-            available,
-            largest: largest.round_down(UNIT),
-        })
+            Allocation::Thick => available.saturating_sub(available / 256 + (2 << 20)),
+        }
     }
 
     fn does_not_answer(&self) -> Error {
@@ -334,6 +336,25 @@ impl Checks for Directory {
             let metadata = std::fs::metadata(&path)
                 .map_err(|error| Error::io(format!("could not stat {}", path.display()), error))?;
             Ok(Some(metadata.blocks() * 512))
+        })
+        .await
+    }
+
+    async fn room_by_deleting(
+        &self,
+        needed: Size,
+        oldest_first: &[ImageId],
+    ) -> Result<Vec<ImageId>> {
+        let images = oldest_first.to_vec();
+        self.run(move |inner| {
+            let disk = Disk::of(&inner.settings.path)?;
+            // What cannot be read frees nothing that is certain.
+            let frees = |id: &ImageId| exclusive_bytes(&inner.layout.image(*id)).unwrap_or(0);
+            let frees: Vec<u64> = images.iter().map(frees).collect();
+            Ok(choose(&images, |deleted| {
+                let available = disk.available.saturating_add(freed(&frees, deleted));
+                inner.room_of(available) >= needed.bytes()
+            }))
         })
         .await
     }

@@ -11,8 +11,9 @@ use crate::{
 };
 
 impl Inner {
-    /// Renames an image and changes its labels. What is in the trash always has the labels of it: they are set before
-    /// and removed after.
+    /// Renames an image and changes its labels: those that it gets are set before, so that a repeated call finds it by
+    /// them, and those of the trash are removed after, because what is in the trash always has them. A full disk is met
+    /// before anything was changed.
     pub(super) fn rename(
         &self,
         from: ImageId,
@@ -32,9 +33,14 @@ impl Inner {
             (_, None) => self.layout.changeable(from)?,
         };
         self.detach(from)?;
-        if to.kind == ImageKind::Trash {
-            self.relabel(from, change)?;
-        }
+        let before = match to.kind {
+            ImageKind::Trash => change.clone(),
+            _ => LabelChange {
+                set: change.set.clone(),
+                remove: Vec::new(),
+            },
+        };
+        self.relabel(from, &before)?;
         fail::point("directory.rename.begun");
         let (old, new) = (self.layout.directory(from), self.layout.directory(to));
         fs::rename(&old, &new)

@@ -101,7 +101,7 @@ impl Encrypted {
     }
 
     /// The room for the header of a new image: a multiple of the unit of sizes.
-    async fn header(&self) -> Result<Size> {
+    pub(super) async fn header(&self) -> Result<Size> {
         let unit = self.inner.features().await?.sizes.unit;
         let rounded = HEADER.round_up(unit);
         rounded.ok_or_else(|| Error::new(Kind::Bug, "the unit of sizes is too large"))

@@ -18,7 +18,7 @@ use crate::{
     },
     fail,
     host::{Access, quiesce::QuiescePlan},
-    types::ImageId,
+    types::{ImageId, Size},
 };
 
 #[async_trait]
@@ -57,6 +57,19 @@ impl Checks for Encrypted {
 
     async fn usage(&self, id: ImageId) -> Result<Option<u64>> {
         self.inner.usage(id).await
+    }
+
+    async fn room_by_deleting(
+        &self,
+        needed: Size,
+        oldest_first: &[ImageId],
+    ) -> Result<Vec<ImageId>> {
+        let header = match self.keys.now() {
+            Some(_) => self.header().await?.bytes(),
+            None => 0,
+        };
+        let needed = Size::try_from(needed.bytes().saturating_add(header))?;
+        self.inner.room_by_deleting(needed, oldest_first).await
     }
 }
 

@@ -275,6 +275,20 @@ impl Checks for Lvm {
         let found = self.complete_volume(&now, id)?;
         self.volume_type().usage(self, &now, &found).await
     }
+
+    async fn room_by_deleting(
+        &self,
+        needed: Size,
+        oldest_first: &[ImageId],
+    ) -> Result<Vec<ImageId>> {
+        let now = self.group.now().await?;
+        let volumes = oldest_first.iter().filter_map(|id| self.find(&now, *id));
+        let volumes: Vec<super::OwnVolume<'_>> = volumes.collect();
+        let volume_type = self.volume_type();
+        volume_type
+            .room_by_deleting(self, &now, needed.bytes(), &volumes)
+            .await
+    }
 }
 
 #[async_trait]

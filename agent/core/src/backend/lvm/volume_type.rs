@@ -21,7 +21,10 @@ use super::{
 };
 use crate::{
     Result,
-    backend::{Capacity, ChangedQuery, Fault, ImageSpec, RangeSink, Space, StorageKind},
+    backend::{
+        Capacity, ChangedQuery, Fault, ImageSpec, RangeSink, Space, StorageKind,
+        room::{choose, freed},
+    },
     host::{
         device_mapper::{DeviceMapper, Mapped},
         quiesce::{Check, Step},
@@ -188,6 +191,26 @@ pub(super) trait VolumeType: Debug + Send + Sync {
         Ok(Some(now.bytes(found.volume)))
     }
 
+    /// The volumes, of these, whose deletion certainly makes room for this many bytes.
+    async fn room_by_deleting(
+        &self,
+        lvm: &Lvm,
+        now: &GroupMetadata,
+        needed: u64,
+        oldest_first: &[OwnVolume<'_>],
+    ) -> Result<Vec<ImageId>> {
+        let largest = self.capacity(lvm, now).await?.largest.bytes();
+        let frees = |ours: &OwnVolume<'_>| match now.snapshots_of(ours.volume).next() {
+            None => now.bytes(ours.volume),
+            // It is not deleted before its snapshots are.
+            Some(_) => 0,
+        };
+        let frees: Vec<u64> = oldest_first.iter().map(frees).collect();
+        Ok(choose(&ids(oldest_first), |deleted| {
+            largest.saturating_add(freed(&frees, deleted)) >= needed
+        }))
+    }
+
     /// Syncs the cached writes of a volume, before LVM suspends it.
     async fn flush(&self, lvm: &Lvm, now: &GroupMetadata, id: ImageId) -> Result<()> {
         lvm.sync(now, id).await
@@ -259,4 +282,9 @@ impl Provisioning {
             Self::Thick(thick) => Arc::new(ThickClass::new(thick.clone())),
         }
     }
+}
+
+/// The images of volumes.
+pub(super) fn ids(volumes: &[OwnVolume<'_>]) -> Vec<ImageId> {
+    volumes.iter().map(|ours| ours.tags.id).collect()
 }

@@ -70,7 +70,7 @@ impl Operations {
                     found.check_blank()?;
                 }
                 this.check_in_no_group(&found).await?;
-                if deletion == Deletion::ToTrash {
+                if deletion == Deletion::ToTrash && !found.image.is_blank() {
                     found.check_deletable()?;
                     return this.move_to_trash(&found).await;
                 }
@@ -84,7 +84,7 @@ impl Operations {
     ///
     /// # Errors
     /// As those of [`LocatedImage::check_deletable`], `InUse` if it is attached or mounted.
-    pub(crate) async fn delete_found_volume(&self, found: &LocatedImage) -> Result<()> {
+    pub(crate) async fn delete_found_volume(self: &Arc<Self>, found: &LocatedImage) -> Result<()> {
         found.check_deletable()?;
         self.forget_limits(found).await;
         if found.class.trash.is_some() && !found.image.is_blank() {

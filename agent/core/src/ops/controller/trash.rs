@@ -23,6 +23,9 @@ use crate::{
     types::{ClassName, Handle, ImageId, ImageKind, Map, Name, Reference, Size},
 };
 
+/// More than the record of a volume takes.
+const RECORD: Size = Size::from_kibibytes(64);
+
 /// How long a class keeps what is deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrashPolicy {
@@ -118,11 +121,11 @@ impl Operations {
         self.delete_volume_by(reference, Deletion::ToTrash).await
     }
 
-    /// Moves a volume that may be deleted to the trash.
+    /// Moves a volume that may be deleted to the trash. On a full disk, what is oldest there makes room for its record.
     ///
     /// # Errors
     /// `InUse` if it is attached or mounted.
-    pub(crate) async fn move_to_trash(&self, found: &LocatedImage) -> Result<()> {
+    pub(crate) async fn move_to_trash(self: &Arc<Self>, found: &LocatedImage) -> Result<()> {
         let (now, volume) = (labels::time(fail::now()), found.image.id);
         let id = ImageId {
             kind: ImageKind::Trash,
@@ -133,7 +136,8 @@ impl Operations {
             .map(str::to_owned)
             .into();
         let backend = &found.class.backend;
-        backend.rename(volume, id, &change).await?;
+        self.with_room(&found.class, RECORD, || backend.rename(volume, id, &change))
+            .await?;
         fail::point("trash.moved");
         self.known.remove(&found.class, volume);
         let handle = self.handle_in(&found.class, id);
@@ -213,15 +217,29 @@ impl Operations {
             .await
     }
 
-    /// The volume that an earlier call has given back.
-    async fn undeleted(&self, class: &Class, trash: ImageId, error: Error) -> Result<Volume> {
+    /// The volume that an earlier call has given back. One that was interrupted may have left labels of the trash.
+    async fn undeleted(
+        self: &Arc<Self>,
+        class: &Class,
+        trash: ImageId,
+        error: Error,
+    ) -> Result<Volume> {
         let key = trash.key.to_string();
         let volumes = class.list(ImageKind::Volume).await?;
         let mut volumes = volumes.into_iter();
         let volume = volumes.find(|volume| volume.label(labels::UNDELETED) == Some(&key));
-        volume
-            .map(|image| self.found(class, image).into())
-            .ok_or_else(|| not_here(error))
+        let volume = volume.ok_or_else(|| not_here(error))?;
+        if volume.label(labels::TRASHED).is_none() {
+            return Ok(self.found(class, volume).into());
+        }
+        let (this, class, id) = (Arc::clone(self), class.clone(), volume.id);
+        self.changes
+            .run(vec![LockMode::Exclusive(id)], async move {
+                let change = LabelChange::remove(labels::TRASHED);
+                let image = class.backend.relabel(id, &change).await?.into_inner();
+                Ok(this.found(&class, image).into())
+            })
+            .await
     }
 
     /// Destroys a volume in the trash. Idempotent: one that is not there is no error.

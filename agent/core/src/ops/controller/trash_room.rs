@@ -1,7 +1,7 @@
 //! What ends in the trash by itself: what has been there for long enough, and what takes room that is needed.
 //!
 //! **Invariant:** a volume goes before its time only after a warning that names it, the oldest first, and not in vain: if
-//! the whole trash were not enough, by what its class says of its room, nothing goes.
+//! the whole trash were not enough, without what it shares with others, nothing goes.
 
 use std::{
     collections::BTreeSet,
@@ -9,12 +9,12 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use crate::ops::{Class, Operations, trash::deleted};
+use crate::ops::{Class, Operations, labels, trash::deleted};
 use crate::{
     Kind, Result,
-    backend::{Family, Image},
+    backend::{Image, LabelChange},
     fail,
-    types::{Handle, ImageKind, Size},
+    types::{Handle, ImageId, ImageKind, Size},
 };
 
 /// Time after the start, or after a jump of the clock, in which nothing ends by its age: the clock of a host may be wrong
@@ -28,6 +28,8 @@ const JUMP: Duration = Duration::from_mins(5);
 pub struct TrashWatch {
     /// When the clock was compared with the time that passes.
     compared: (Instant, SystemTime),
+    /// When it was begun, by the clock as it is now. What was thrown away since has its time from that clock.
+    since: SystemTime,
     /// Nothing ends by its age before.
     doubted_until: Instant,
     /// The volumes of which it was said that they go early.
@@ -36,29 +38,60 @@ pub struct TrashWatch {
 
 impl Default for TrashWatch {
     fn default() -> Self {
-        let now = Instant::now();
+        let (now, clock) = (Instant::now(), fail::now());
         Self {
-            compared: (now, fail::now()),
+            compared: (now, clock),
+            since: clock,
             doubted_until: now + fail::time_lapse(DOUBT),
             announced: BTreeSet::new(),
         }
     }
 }
 
+/// A jump of the clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Jump {
+    Ahead(Duration),
+    Back(Duration),
+}
+
+impl Jump {
+    /// That of a clock which shows this in place of what it would.
+    fn of(shown: SystemTime, expected: SystemTime) -> Option<Self> {
+        let jump = match shown.duration_since(expected) {
+            Ok(ahead) => Self::Ahead(ahead),
+            Err(error) => Self::Back(error.duration()),
+        };
+        let (Self::Ahead(by) | Self::Back(by)) = jump;
+        (by > JUMP).then_some(jump)
+    }
+
+    /// A time that the clock showed before, as it would show it now.
+    fn apply(self, time: SystemTime) -> SystemTime {
+        match self {
+            Self::Ahead(by) => time + by,
+            Self::Back(by) => time.checked_sub(by).unwrap_or(SystemTime::UNIX_EPOCH),
+        }
+    }
+}
+
 impl TrashWatch {
-    /// Returns true if the clock can be believed.
-    fn believes(&mut self, now: Instant, clock: SystemTime) -> bool {
+    /// Compares the clock with the time that has passed. Returns its jump, if any, and since when its times are wrong by
+    /// that.
+    fn compare(&mut self, now: Instant, clock: SystemTime) -> Option<(Jump, SystemTime)> {
         let (then, before) = self.compared;
         self.compared = (now, clock);
         let passed = fail::clock_time(now.duration_since(then));
-        let shown = clock.duration_since(before);
-        let is_jump = shown.map_or(true, |shown| shown > passed + JUMP);
-        if is_jump {
-            tracing::warn!(
-                "the clock has jumped; for a while nothing in the trash ends by its age"
-            );
-            self.doubted_until = now + fail::time_lapse(DOUBT);
-        }
+        let jump = Jump::of(clock, before + passed)?;
+        tracing::warn!("the clock has jumped; for a while nothing in the trash ends by its age");
+        self.doubted_until = now + fail::time_lapse(DOUBT);
+        let since = self.since;
+        self.since = jump.apply(since);
+        Some((jump, since))
+    }
+
+    /// Returns true if the clock can be believed.
+    fn believes(&self, now: Instant) -> bool {
         now >= self.doubted_until
     }
 }
@@ -67,8 +100,11 @@ impl Operations {
     /// Looks at the trash of all classes, as is to be done once a minute: destroys what has been there for as long as its
     /// class keeps it, and in a class that is fuller than it may be what is oldest, one look after a warning.
     pub async fn tidy_trash(self: &Arc<Self>, watch: &mut TrashWatch) {
-        let clock = fail::now();
-        let believes = watch.believes(Instant::now(), clock);
+        let (now, clock) = (Instant::now(), fail::now());
+        if let Some((jump, since)) = watch.compare(now, clock) {
+            self.correct_trash(jump, since).await;
+        }
+        let believes = watch.believes(now);
         let mut announced = BTreeSet::new();
         for (class, images) in self.of_each_class(oldest_first).await {
             // A class that cannot be read is reported elsewhere.
@@ -93,6 +129,22 @@ impl Operations {
             }
         }
         watch.announced = announced;
+    }
+
+    /// Corrects the times of what was thrown away since then by a clock that has jumped: it stays for as long as its class
+    /// keeps it, whatever the clock was.
+    async fn correct_trash(self: &Arc<Self>, jump: Jump, since: SystemTime) {
+        for (class, images) in self.of_each_class(oldest_first).await {
+            let images = images.unwrap_or_default().into_iter();
+            for image in images.filter(|image| deleted(image) >= since) {
+                let time = labels::time(jump.apply(deleted(&image)));
+                let change = LabelChange::set(labels::TRASHED, time);
+                if let Err(error) = class.backend.relabel(image.id, &change).await {
+                    let handle = self.handle_in(&class, image.id);
+                    tracing::warn!(trash.id = %handle, error = %error.chain(), "time of deletion not corrected");
+                }
+            }
+        }
     }
 
     /// The oldest image in the trash of a class that is too full.
@@ -139,28 +191,20 @@ impl Operations {
         }
     }
 
-    /// Destroys the oldest volume in the trash of a class; returns false if that would not help.
+    /// Destroys the oldest volume in the trash of a class whose room is needed; returns false if that would not help.
     async fn make_room(self: &Arc<Self>, class: &Class, needed: Size) -> bool {
-        let backend = &class.backend;
         let Ok(images) = oldest_first(class.clone()).await else {
             return false;
         };
-        let mut room = match backend.capacity().await {
-            Ok(capacity) => capacity.largest.bytes(),
-            Err(_) => return false,
+        let ids: Vec<ImageId> = images.iter().map(|image| image.id).collect();
+        let chosen = match class.backend.room_by_deleting(needed, &ids).await {
+            Ok(chosen) => chosen,
+            Err(error) => {
+                tracing::warn!(class = %class.name, error = %error.chain(), "nothing in the trash is destroyed: what that would free is not known");
+                return false;
+            }
         };
-        for image in &images {
-            let frees = match backend.family() {
-                // A file takes the blocks that were written.
-                Family::Directory => backend.usage(image.id).await.ok().flatten(),
-                Family::Lvm => Some(image.size.bytes()),
-            };
-            room = room.saturating_add(frees.unwrap_or(0));
-        }
-        if room < needed.bytes() {
-            return false;
-        }
-        for image in images {
+        for image in images.iter().filter(|image| chosen.contains(&image.id)) {
             let handle = self.handle_in(class, image.id);
             tracing::warn!(trash.id = %handle, class = %class.name, bytes = image.size.bytes(), "room is needed: this volume in the trash is destroyed before its time");
             match self.destroy_in_trash(class, image.id).await {
@@ -189,27 +233,25 @@ mod tests {
     fn a_clock_that_jumps_is_not_believed_for_a_while() {
         let mut watch = TrashWatch::default();
         let (start, clock) = watch.compared;
-        let at = |passed: u64, shown: u64| {
-            (
-                start + Duration::from_secs(passed),
-                clock + Duration::from_secs(shown),
-            )
-        };
-        for (passed, shown, believes) in [
+        let second = Duration::from_secs;
+        for (passed, shown, jump, believes) in [
             // Too early.
-            (60, 60, false),
-            (660, 660, true),
-            (720, 725, true),
-            // A year ahead.
-            (780, 31_536_000, false),
-            (840, 31_536_060, false),
-            (1500, 31_536_720, true),
+            (60, 60, None, false),
+            (660, 660, None, true),
+            (720, 725, None, true),
+            // A day ahead.
+            (780, 87_185, Some(Jump::Ahead(second(86_400))), false),
+            (840, 87_245, None, false),
+            (1500, 87_905, None, true),
             // And back.
-            (1560, 1560, false),
-            (2220, 2220, true),
+            (1560, 1565, Some(Jump::Back(second(86_400))), false),
+            (2220, 2220, None, true),
         ] {
-            let (now, clock) = at(passed, shown);
-            assert_eq!(watch.believes(now, clock), believes, "{passed} s");
+            let now = start + second(passed);
+            let found = watch.compare(now, clock + second(shown));
+            assert_eq!(found.map(|(jump, _)| jump), jump, "{passed} s");
+            assert_eq!(watch.believes(now), believes, "{passed} s");
         }
+        assert_eq!(watch.since, clock);
     }
 }

@@ -312,7 +312,7 @@ impl Operations {
     }
 
     /// Applies [`OnGroupDelete`] to the members of a group that is about to be deleted.
-    async fn let_members_go(&self, group: &LocatedImage) -> Result<()> {
+    async fn let_members_go(self: &Arc<Self>, group: &LocatedImage) -> Result<()> {
         let members = group.members();
         match self.settings().on_group_delete {
             OnGroupDelete::Unlink => return Ok(()),

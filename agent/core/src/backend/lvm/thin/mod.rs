@@ -3,6 +3,8 @@
 mod changed;
 pub(crate) mod class;
 pub(crate) mod create_pool;
+mod devices;
+mod freed;
 mod hidden_device;
 pub(crate) mod orphan_thin_devices;
 pub(crate) mod pool;

@@ -7,9 +7,7 @@
 
 use std::{
     collections::BTreeSet,
-    path::PathBuf,
     sync::{Arc, atomic::Ordering},
-    time::Duration,
 };
 
 use drumlin_lvm::{
@@ -25,28 +23,17 @@ use crate::{
         create::exists,
         group::Group,
         tags::{OURS, Tags},
-        thin::class::ThinClass,
+        thin::{
+            class::ThinClass,
+            devices::{Counted, ThinDevice},
+        },
     },
     blocking,
-    host::{
-        Sectors,
-        device_mapper::Mapped,
-        exec::Program,
-        trace::{self, Wait},
-    },
+    host::trace::{self, Wait},
 };
 
 /// The tag of a volume that keeps an orphan thin device.
 const ORPHAN: &str = "drumlin-orphan";
-
-/// A device that no logical volume names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct OrphanThinDevice {
-    /// The device number in the pool.
-    device: u64,
-    /// Mapped data, in bytes.
-    bytes: u64,
-}
 
 impl Lvm {
     /// Searches the class's pool for orphan thin devices, once after each recovery of the group, as soon as the pool
@@ -87,7 +74,7 @@ impl Lvm {
         let Some(orphans) = orphans else {
             return Ok(false);
         };
-        for OrphanThinDevice { device, bytes } in &orphans {
+        for ThinDevice { device, bytes } in &orphans {
             tracing::warn!(
                 pool = %self.group.path(pool),
                 device,
@@ -95,7 +82,7 @@ impl Lvm {
                 "orphan thin device found: no logical volume names it"
             );
         }
-        let mut left: Vec<OrphanThinDevice> = orphans;
+        let mut left: Vec<ThinDevice> = orphans;
         loop {
             let now = self.group.now().await?;
             let next = next_device(&now, pool);
@@ -105,7 +92,7 @@ impl Lvm {
             self.set_orphan_aside(&now, pool, left.swap_remove(at))
                 .await?;
         }
-        for OrphanThinDevice { device, .. } in left {
+        for ThinDevice { device, .. } in left {
             tracing::warn!(
                 pool = %self.group.path(pool),
                 device,
@@ -120,7 +107,7 @@ impl Lvm {
         &self,
         now: &GroupMetadata,
         pool: &str,
-        orphan: OrphanThinDevice,
+        orphan: ThinDevice,
     ) -> Result<()> {
         let bytes = orphan.bytes.max(1).next_multiple_of(now.extent_size);
         let name = name_of(pool, orphan.device);
@@ -174,84 +161,17 @@ impl Lvm {
 impl Group {
     /// The orphan thin devices of a pool; none when it cannot be searched now. The group is locked against changes
     /// meanwhile.
-    async fn orphans(self: &Arc<Self>, pool: &str) -> Result<Option<Vec<OrphanThinDevice>>> {
-        /// Timeout: longer than a million devices take.
-        const PATIENCE: Duration = Duration::from_secs(30);
+    async fn orphans(self: &Arc<Self>, pool: &str) -> Result<Option<Vec<ThinDevice>>> {
         let _held = self.hold_changes().await;
         let this = Arc::clone(self);
         let _lock = blocking(move || this.lock()).await?;
-        let (this, name) = (Arc::clone(self), pool.to_owned());
-        let Some((now, uuid, metadata)) = blocking(move || this.reserve(&name)).await? else {
+        let Some((now, devices)) = self.list_thin_devices(pool, Counted::Mapped).await? else {
             return Ok(None);
         };
-        let listed = Program::reading("thin_ls")
-            .args([
-                "--no-headers",
-                "-o",
-                "DEV,MAPPED_SECTORS",
-                "--metadata-snap",
-            ])
-            .arg(metadata)
-            .run();
-        let listed = tokio::time::timeout(PATIENCE, listed).await;
-        let this = Arc::clone(self);
-        blocking(move || this.mapper()?.message(&uuid, "release_metadata_snap")).await?;
-        let listed = listed.map_err(|_| {
-            Error::new(
-                Kind::Command,
-                "thin_ls exceeded its timeout and was stopped",
-            )
-        })??;
-        let text = String::from_utf8_lossy(&listed.stdout).into_owned();
         let known = known_devices(&now, pool);
-        let orphans = parse(&text)?.into_iter();
+        let orphans = devices.into_iter();
         let orphans = orphans.filter(|orphan| !known.contains(&orphan.device));
         Ok(Some(orphans.collect()))
-    }
-
-    /// Reserves a metadata snapshot of a pool for reading; returns the group, the UUID of the pool and the path of
-    /// the metadata. None when the pool is not active, or another process is reading its metadata.
-    pub(super) fn reserve(
-        &self,
-        pool: &str,
-    ) -> Result<Option<(Arc<GroupMetadata>, String, PathBuf)>> {
-        let mapper = self.mapper()?;
-        let Some(now) = self.read_known() else {
-            return Ok(None);
-        };
-        let Some((volume, parts)) = now.pool(pool) else {
-            return Ok(None);
-        };
-        let uuid = now.pool_uuid(volume);
-        let metadata = now.volumes.get(&parts.metadata);
-        let metadata = metadata.map(|metadata| format!("{}-tmeta", now.mapped_uuid(metadata)));
-        let live = |uuid: &str| -> Result<Option<Mapped>> {
-            Ok(mapper.find(uuid)?.filter(|device| device.is_live))
-        };
-        let (Some(_), Some(metadata)) = (live(&uuid)?, metadata) else {
-            return Ok(None);
-        };
-        let Some(metadata) = live(&metadata)? else {
-            return Ok(None);
-        };
-        // "<transaction> <metadata> <data> <held root> …"
-        let Some(words) = mapper.status(&uuid)? else {
-            return Ok(None);
-        };
-        if words
-            .split_whitespace()
-            .nth(3)
-            .is_some_and(|held| held != "-")
-        {
-            // The pool itself has it open.
-            if metadata.open > 1 {
-                return Ok(None);
-            }
-            tracing::warn!(pool, group = %self.name, "releasing an unused metadata snapshot of a thin pool");
-            mapper.message(&uuid, "release_metadata_snap")?;
-        }
-        mapper.message(&uuid, "reserve_metadata_snap")?;
-        Ok(Some((now, uuid, metadata.node()?)))
     }
 }
 
@@ -298,40 +218,4 @@ pub(crate) fn is_set_aside(volume: &LogicalVolume) -> bool {
 /// The name of a volume that keeps an orphan thin device.
 fn name_of(pool: &str, device: u64) -> String {
     format!("dl-orphan-{pool}-{device}")
-}
-
-/// Parses the output of `thin_ls`: a device and its sectors per line.
-fn parse(text: &str) -> Result<Vec<OrphanThinDevice>> {
-    let lines = text.lines().filter(|line| !line.trim().is_empty());
-    lines
-        .map(|line| {
-            let mut words = line.split_whitespace().map(str::parse::<u64>);
-            match (words.next(), words.next(), words.next()) {
-                (Some(Ok(device)), Some(Ok(sectors)), None) => Ok(OrphanThinDevice {
-                    device,
-                    bytes: Sectors(sectors).bytes(),
-                }),
-                _ => Err(Error::new(
-                    Kind::Command,
-                    format!("could not parse the output line {line:?} of thin_ls"),
-                )),
-            }
-        })
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_thin_ls_prints_is_read() {
-        let orphan = |device, bytes| OrphanThinDevice { device, bytes };
-        let read = parse("   1       128\n  24         0\n\n").unwrap();
-        assert_eq!(read, [orphan(1, 64 << 10), orphan(24, 0)]);
-        assert_eq!(parse("").unwrap(), []);
-        for wrong in ["1", "1 2 3", "a 1", "1 1GiB"] {
-            assert_eq!(parse(wrong).unwrap_err().kind(), Kind::Command, "{wrong}");
-        }
-    }
 }

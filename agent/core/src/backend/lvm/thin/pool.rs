@@ -104,8 +104,18 @@ impl PoolState {
         (of(self.data), of(self.metadata))
     }
 
+    /// The state once this many chunks of its data are free, with which a pool that is out of space goes on.
+    pub(super) fn without(&self, chunks: u64) -> Self {
+        let (used, total) = self.data;
+        Self {
+            data: (used.saturating_sub(chunks), total),
+            is_out_of_space: self.is_out_of_space && chunks == 0,
+            ..self.clone()
+        }
+    }
+
     /// The reason why the pool accepts no new volumes and existing ones may fail, if any.
-    fn refusal(&self, limits: PoolLimits) -> Option<String> {
+    pub(super) fn refusal(&self, limits: PoolLimits) -> Option<String> {
         let (data, metadata) = self.percents();
         if self.is_out_of_space {
             return Some(
@@ -523,7 +533,7 @@ fn find_pool<'a>(
 }
 
 /// The bytes that remain within the overcommit limit of a pool of this size.
-fn promisable(bytes: u64, wanted: &ThinPool, promised: u64) -> u64 {
+pub(super) fn promisable(bytes: u64, wanted: &ThinPool, promised: u64) -> u64 {
     let most = u128::from(bytes) * u128::from(wanted.overcommit) / 100;
     let left = most.saturating_sub(u128::from(promised));
     u64::try_from(left)

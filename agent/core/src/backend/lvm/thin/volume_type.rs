@@ -202,6 +202,17 @@ impl VolumeType for ThinClass {
         lvm.taken(now, found).await
     }
 
+    async fn room_by_deleting(
+        &self,
+        lvm: &Lvm,
+        now: &GroupMetadata,
+        needed: u64,
+        oldest_first: &[OwnVolume<'_>],
+    ) -> Result<Vec<ImageId>> {
+        lvm.thin_room_by_deleting(now, self, needed, oldest_first)
+            .await
+    }
+
     /// In addition [`Kind::NoSpace`] when the pool is full: a sync would wait for the writers of a full pool, or fail
     /// with them.
     async fn flush(&self, lvm: &Lvm, now: &GroupMetadata, id: ImageId) -> Result<()> {
