@@ -71,6 +71,9 @@ pub(crate) struct Book {
     /// The restrictions that were applied to `mounted`, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) confined: Option<crate::kinds::Confined>,
+    /// The directory that was there before the mount.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mount_point: Option<crate::kinds::MountPoint>,
     /// The boot in which `mounted` was confirmed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) boot: Option<String>,
@@ -150,6 +153,7 @@ impl Record {
                 create: None,
                 mounted: None,
                 confined: None,
+                mount_point: None,
                 boot: None,
                 grow_file_system: false,
                 lost: false,
@@ -481,6 +485,7 @@ mod tests {
             },
             "mounted": {"path": "/srv/a", "readOnly": false},
             "confined": {"root": "/srv", "options": ["nosuid"]},
+            "mountPoint": {"uid": 1, "gid": 2, "mode": 448},
             "boot": "b1",
             "growFileSystem": true,
             "lost": false,

@@ -213,6 +213,11 @@ impl Deletion {
             let mut node = client.node();
             let answer = node.node_unpublish_volume(request);
             gone_is_fine(call("NodeUnpublishVolume", PATIENCE, answer).await)?;
+            let mount_point = self.orphan.as_ref();
+            let mount_point = mount_point.and_then(|orphan| orphan.drumlin.mount_point.as_ref());
+            if let Some(mount_point) = mount_point {
+                mount_point.put_back(Path::new(path));
+            }
             let name = self.orphan.as_ref().and_then(Record::csi_name);
             let staging = self
                 .state_dir

@@ -8,6 +8,7 @@ mod group_snapshot;
 mod host_mount;
 mod mount;
 mod mount_path;
+mod mount_point;
 mod node_rename;
 mod pass;
 mod schedule;
@@ -18,5 +19,6 @@ mod state_lost;
 pub(crate) mod volume;
 
 pub(crate) use host_mount::Confined;
+pub(crate) use mount_point::MountPoint;
 pub(crate) use pass::{Halt, Pass, blocked, gone, ready, stalled, waiting};
 pub(crate) use state_lost::{is_held, retained, without_policy};

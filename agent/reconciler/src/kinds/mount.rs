@@ -9,7 +9,7 @@ use drumlin_crd::VolumeMount;
 use drumlin_proto::{MOUNT_ROOT_METADATA, csi::v1};
 use tonic::{Code, Request, metadata::MetadataValue};
 
-use super::{Confined, Halt, Pass, waiting};
+use super::{Confined, Halt, MountPoint, Pass, waiting};
 use crate::{
     blocking::blocking,
     client::{Failure, PATIENCE, call, gone_is_fine},
@@ -40,6 +40,9 @@ impl Pass<'_> {
         if let Some(has) = &has
             && (wanted.as_ref() != Some(has) || is_held_otherwise)
         {
+            if let Some(wanted) = wanted.as_ref().filter(|wanted| wanted.path != has.path) {
+                self.check_path_is_usable(&wanted.path)?;
+            }
             self.unpublish(&has.path).await.map_err(in_use)?;
             // Options belong to the staged file system; a path and read-only belong to the publication.
             if is_held_otherwise
@@ -77,6 +80,7 @@ impl Pass<'_> {
 
     fn forget_mount(&mut self) {
         self.record.drumlin.mounted = None;
+        self.record.drumlin.mount_point = None;
         self.record.drumlin.confined = None;
         self.status_mut().mount_path = None;
     }
@@ -86,7 +90,14 @@ impl Pass<'_> {
         wanted: &VolumeMount,
         confined: Option<Confined>,
     ) -> Result<(), Halt> {
-        self.record.drumlin.mounted = Some(wanted.clone());
+        let before = self.record.drumlin.mounted.replace(wanted.clone());
+        if before.is_none_or(|before| before.path != wanted.path) {
+            self.record.drumlin.mount_point = match confined {
+                None => blocking(|| MountPoint::of(Path::new(&wanted.path))),
+                // What tenants may write is not made again by its path.
+                Some(_) => None,
+            };
+        }
         self.record.drumlin.confined = confined;
         self.save("volume.mount.intended")?;
         let publish_context = self.attach(wanted).await?;
@@ -208,6 +219,11 @@ impl Pass<'_> {
             .await,
         )?;
         self.point("volume.unpublish.called");
+        if let Some(mount_point) = &self.record.drumlin.mount_point
+            && !self.shared.is_dry_run()
+        {
+            blocking(|| mount_point.put_back(Path::new(path)));
+        }
         Ok(())
     }
 

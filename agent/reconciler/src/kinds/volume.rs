@@ -130,6 +130,7 @@ impl Pass<'_> {
         book.lost = false;
         book.create = None;
         book.mounted = None;
+        book.mount_point = None;
         book.confined = None;
         book.boot = None;
         book.grow_file_system = false;
@@ -209,7 +210,8 @@ impl Pass<'_> {
         }
     }
 
-    /// A field that was not set at creation may be set later, but only to the value that the agent has chosen.
+    /// A field that was not set at creation may be set later, but only to the value that the agent has chosen. Also checks
+    /// the mount options, before a mount is taken down for them.
     async fn check_kept(&mut self) -> Result<(), Halt> {
         let class = names::class_of(&self.handle()).map(str::to_owned);
         self.status_mut().device_class.clone_from(&class);
@@ -224,8 +226,10 @@ impl Pass<'_> {
             ));
         }
         let seen = self.status().observed_generation;
-        let is_changed = seen > 0 && self.record.metadata.generation != Some(seen);
-        if self.spec().fs_type.is_none() || !is_changed {
+        let is_observed = seen > 0 && self.record.metadata.generation == Some(seen);
+        let is_checked = is_observed && self.record.is_ready();
+        let says_nothing = self.spec().fs_type.is_none() && self.mount_flags().is_empty();
+        if says_nothing || is_checked || seen <= 0 {
             return Ok(());
         }
         let request = v1::ValidateVolumeCapabilitiesRequest {
@@ -238,10 +242,13 @@ impl Pass<'_> {
         let answer = call("ValidateVolumeCapabilities", PATIENCE, answer).await;
         match self.known(answer).await? {
             answer if answer.confirmed.is_some() => Ok(()),
-            answer => Err(stalled(
-                "InvalidArgument",
-                format!("spec.fsType: {}", answer.message),
-            )),
+            answer => {
+                let (field, why) = match answer.message.split_once("mount_flags: ") {
+                    Some((_, why)) => ("spec.mount.options", why),
+                    None => ("spec.fsType", answer.message.as_str()),
+                };
+                Err(stalled("InvalidArgument", format!("{field}: {why}")))
+            }
         }
     }
 

@@ -102,20 +102,31 @@ impl Devices {
         }
     }
 
-    /// Unmounts all mounts of these devices from a target path. Returns true if there was one.
+    /// Unmounts all mounts of these devices from a target path.
     ///
     /// # Errors
-    /// `Precondition` if something else is mounted there, `InUse` if the mount is busy.
-    pub(crate) fn take_away(&self, spot: &TargetLocation) -> Result<bool> {
-        let mut was_there = false;
+    /// `Precondition` if something else is mounted there and the volume may be published, `InUse` if the mount is busy.
+    pub(crate) fn take_away(&self, spot: &TargetLocation) -> Result<TakenAway> {
+        let mut was_there = TakenAway::Nothing;
         for _ in 0..mount::DEEPEST_STACK {
             match self.at_spot(spot)? {
                 PathState::Nothing => return Ok(was_there),
-                PathState::Foreign(mount) => return Err(PathState::foreign("target_path", &mount)),
+                PathState::Foreign(mount) => {
+                    let table = MountTable::read()?;
+                    // It may be the volume's under this one, or in a directory that was moved away: all but one are
+                    // publications, and that one is where it is staged.
+                    let ours: Vec<&Mount> = self.mounts(&table).collect();
+                    let is_published =
+                        |ours: &&Mount| ours.target == mount.target || ours.fs_type == "devtmpfs";
+                    if ours.len() > 1 || ours.iter().any(is_published) {
+                        return Err(PathState::foreign("target_path", &mount));
+                    }
+                    return Ok(TakenAway::Foreign);
+                }
                 PathState::Ours(mount) => {
                     fail::point("unpublish.found");
                     spot.unmount(&mount)?;
-                    was_there = true;
+                    was_there = TakenAway::Mount;
                 }
             }
         }
@@ -195,6 +206,17 @@ impl LocatedImage {
         })
         .await
     }
+}
+
+/// What was at a target path from which a volume was unmounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TakenAway {
+    /// Nothing was mounted there.
+    Nothing,
+    /// The volume, which is not there any more.
+    Mount,
+    /// Something else, and not the volume: the path is not touched.
+    Foreign,
 }
 
 impl PathState {

@@ -8,7 +8,7 @@ use std::{
 
 use crate::ops::{
     Operations,
-    devices::{Devices, PathState},
+    devices::{Devices, PathState, TakenAway},
     labels::Read,
     locks::LockMode,
     lookup::{LocatedImage, not_here},
@@ -142,7 +142,7 @@ impl Operations {
     /// Unpublishes a volume from a target path. Idempotent: a volume that is not published is no error.
     ///
     /// # Errors
-    /// `InUse` while it is open there, `Precondition` if something else is mounted there.
+    /// `InUse` while it is open there, `Precondition` if something else is mounted over it.
     pub async fn unpublish_volume(
         self: &Arc<Self>,
         volume: &Reference,
@@ -462,20 +462,22 @@ impl LocatedImage {
         let path = target.path.clone();
         let unpublished = self.look(move |_, (devices, _)| {
             let taken = target.find().and_then(|spot| {
-                let published = spot.as_ref().map(|spot| devices.take_away(spot));
-                Ok((spot, published.transpose()?.unwrap_or(false)))
+                let taken = spot.as_ref().map(|spot| devices.take_away(spot));
+                Ok((spot, taken.transpose()?.unwrap_or(TakenAway::Nothing)))
             });
-            let (spot, published) = match taken {
+            let (spot, taken) = match taken {
                 // A target behind a forbidden symbolic link cannot be where this volume was published.
-                Err(error) if error.kind() == Kind::Invalid => (None, false),
+                Err(error) if error.kind() == Kind::Invalid => (None, TakenAway::Nothing),
                 other => other?,
             };
+            let published = taken == TakenAway::Mount;
             if published {
                 fail::point("unpublish.unmounted");
             }
             devices.free_unused()?;
             if let Some(spot) = spot
                 && emptied == TargetCleanup::Removed
+                && taken != TakenAway::Foreign
             {
                 target_path::remove(&spot)?;
             }

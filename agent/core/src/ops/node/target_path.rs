@@ -3,7 +3,7 @@
 use std::{
     fs::{self, DirBuilder, OpenOptions},
     io,
-    os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
@@ -157,7 +157,7 @@ pub(crate) fn make_file(target: &TargetLocation) -> Result<bool> {
     }
 }
 
-/// Removes the target file or directory. A non-empty one was not created by the agent and is kept.
+/// Removes the target file or directory. What the agent did not create, such as a directory with files, is kept.
 pub(crate) fn remove(target: &TargetLocation) -> Result<()> {
     let metadata = match fs::symlink_metadata(target.reached()) {
         Ok(metadata) => metadata,
@@ -175,24 +175,22 @@ pub(crate) fn remove(target: &TargetLocation) -> Result<()> {
         fs::remove_dir(target.reached())
     } else if metadata.is_file() && metadata.len() == 0 {
         fs::remove_file(target.reached())
-    } else if metadata.file_type().is_block_device() || metadata.is_file() || metadata.is_symlink()
-    {
-        return Err(wrong(
-            target,
-            "was not created by this agent; nothing was removed",
-        ));
     } else {
-        return Err(wrong(
-            target,
-            "is neither a directory nor a file; nothing was removed",
-        ));
+        keep(target, "it was not created by this agent");
+        return Ok(());
     };
     match removed {
         Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
-            Err(wrong(target, "is not empty; nothing was removed"))
+            keep(target, "it is not empty");
+            Ok(())
         }
         other => other.map_err(|error| failed(target, error)),
     }
+}
+
+/// Says why a target is kept. The volume is not published there, which is what was asked for.
+fn keep(target: &TargetLocation, why: &str) {
+    tracing::warn!(path = %target.shown().display(), why, "target_path kept");
 }
 
 fn wrong(target: &TargetLocation, what: &str) -> Error {
@@ -232,11 +230,12 @@ mod tests {
             make_file(&TargetLocation::of(&full)).unwrap_err(),
             make_directory(&TargetLocation::of(&full.join("precious"))).unwrap_err(),
             make_file(&TargetLocation::of(&full.join("precious"))).unwrap_err(),
-            remove(&TargetLocation::of(&full)).unwrap_err(),
-            remove(&TargetLocation::of(&full.join("precious"))).unwrap_err(),
             make_directory(&TargetLocation::of(&directory.path().join("no/parent"))).unwrap_err(),
         ] {
             assert_eq!(error.kind(), Kind::Precondition, "{error}");
+        }
+        for kept in [full.clone(), full.join("precious")] {
+            remove(&TargetLocation::of(&kept)).unwrap();
         }
         assert_eq!(fs::read_to_string(full.join("precious")).unwrap(), "x");
     }
