@@ -82,6 +82,7 @@ mod requests;
 pub mod restore;
 mod schedule;
 mod source;
+mod staging;
 mod state;
 pub mod state_file;
 pub mod status;

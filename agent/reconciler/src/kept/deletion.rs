@@ -20,6 +20,7 @@ use crate::{
     inventory::rfc3339,
     record::Record,
     requests::{AdminRequest, Requests},
+    staging,
     store::{self, DIRECTORY},
 };
 
@@ -219,10 +220,8 @@ impl Deletion {
                 mount_point.put_back(Path::new(path));
             }
             let name = self.orphan.as_ref().and_then(Record::csi_name);
-            let staging = self
-                .state_dir
-                .join("staging")
-                .join(name.unwrap_or_default());
+            let staging =
+                staging::directory(&self.state_dir, name.unwrap_or_default(), &self.handle);
             let request = v1::NodeUnstageVolumeRequest {
                 volume_id: volume_id.clone(),
                 staging_target_path: staging.to_string_lossy().into_owned(),

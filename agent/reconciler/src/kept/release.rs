@@ -15,7 +15,7 @@ use crate::{
     Error,
     record::Record,
     requests::{AdminRequest, Requests},
-    store,
+    staging, store,
 };
 
 /// The handover of a volume to the host, checked and not made yet.
@@ -60,7 +60,7 @@ impl Release {
         let object = both.inventory.get(handle);
         let path = path.map(std::path::absolute).transpose();
         let path = path.map_err(|error| Error::Kept(format!("--path: {error}")))?;
-        let staging = object.map(|object| state_dir.join("staging").join(&object.name));
+        let staging = object.map(|object| staging::directory(state_dir, &object.name, handle));
         let text = |path: Option<PathBuf>| {
             path.map(|path| path.to_string_lossy().into_owned())
                 .unwrap_or_default()

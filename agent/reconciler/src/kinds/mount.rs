@@ -13,13 +13,14 @@ use super::{Confined, Halt, MountPoint, Pass, waiting};
 use crate::{
     blocking::blocking,
     client::{Failure, PATIENCE, call, gone_is_fine},
+    staging,
 };
 
 impl Pass<'_> {
     /// The staging path of the volume.
     pub(super) fn staging(&self) -> PathBuf {
-        let name = self.status().csi_name.clone().unwrap_or_default();
-        self.shared.state_dir.join("staging").join(name)
+        let name = self.status().csi_name.as_deref().unwrap_or_default();
+        staging::directory(&self.shared.state_dir, name, &self.handle())
     }
 
     /// Reconciles the mount with the manifest.

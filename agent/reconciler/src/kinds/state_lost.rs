@@ -261,8 +261,12 @@ impl Pass<'_> {
             None if self.shared.store().marker().is_new() => inventory.first_unreadable(),
             None => None,
         };
-        if let Some((class, why)) = hidden {
-            return Err(unseen(class, why));
+        if let Some((named, why)) = hidden {
+            let hint = match class {
+                Some(_) => "",
+                None => "; mend that class or remove it, or name another one in spec.deviceClass",
+            };
+            return Err(unseen(named, &format!("{why}{hint}")));
         }
         if inventory.first_unreadable().is_none() {
             blocking(|| self.shared.store().marker().has_seen_all());
