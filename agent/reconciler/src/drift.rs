@@ -13,10 +13,13 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use crate::{
-    client::{Cause, Failure, LIST, PATIENCE, call},
+    client::{Cause, Failure, LIST, call},
     engine::Engine,
     inventory::{Inventory, size},
-    kinds::{group_members::is_inside, volume::abnormal},
+    kinds::{
+        group_members::is_inside,
+        volume::{abnormal, stats_at},
+    },
     record::{Body, Of, Record},
 };
 
@@ -203,16 +206,9 @@ impl Engine {
         }
     }
 
-    /// Checks that a mount still exists; returns false if the agent does not answer.
+    /// Checks that a mount still exists, and whether anything is wrong there; returns false if the agent does not answer.
     pub(crate) async fn verify_mount(&self, key: &ObjectKey, handle: &str, path: &str) -> bool {
-        let request = v1::NodeGetVolumeStatsRequest {
-            volume_id: handle.to_owned(),
-            volume_path: path.to_owned(),
-            staging_target_path: String::new(),
-        };
-        let mut node = self.client.node();
-        let answer = node.node_get_volume_stats(request);
-        match call("NodeGetVolumeStats", PATIENCE, answer).await {
+        match stats_at(&self.client, handle, path).await {
             Err(failure) if failure.code == Code::NotFound => {
                 tracing::warn!(object = %key, "mount missing");
                 self.doubt(key);
@@ -220,7 +216,14 @@ impl Engine {
             }
             // A mount that cannot be checked must not stop the check of others.
             Err(failure) => failure.cause != Cause::Transport,
-            Ok(_) => true,
+            Ok(stats) => {
+                let problem = stats.volume_condition.and_then(abnormal);
+                let is_told = |record: &Record| is_told(record, problem.as_deref());
+                if self.shared.with(key, is_told) == Some(false) {
+                    self.doubt(key);
+                }
+                true
+            }
         }
     }
 }
@@ -331,14 +334,18 @@ fn is_otherwise(record: &Record, found: Option<&ObservedVolume>) -> bool {
     let Some(found) = found else {
         return !record.drumlin.lost;
     };
-    let drift = record.condition("Drifted");
-    let drift = drift.map(|drifted| drifted.message.trim_end_matches('…'));
-    // The condition message may be truncated at 128 bytes.
-    let is_told = match (&found.problem, drift) {
-        (None, told) => told.is_none(),
-        (Some(problem), told) => told.is_some_and(|told| problem.starts_with(told)),
-    };
     record.drumlin.lost
         || (found.bytes > 0 && Some(size(found.bytes)) != status.capacity)
-        || !is_told
+        || !is_told(record, found.problem.as_deref())
+}
+
+/// Returns true if a record has this problem of its volume, or none as there is none.
+fn is_told(record: &Record, problem: Option<&str>) -> bool {
+    let told = record.condition("Drifted");
+    // The condition message may be truncated at 128 bytes.
+    let told = told.map(|drifted| drifted.message.trim_end_matches('…'));
+    match problem {
+        None => told.is_none(),
+        Some(problem) => told.is_some_and(|told| problem.starts_with(told)),
+    }
 }

@@ -363,3 +363,30 @@ async fn a_volume_that_the_agent_reports_as_abnormal_is_drifted_until_it_is_well
     host.write("v.yaml", &[manifest(3)]);
     eventually(drifted, Option::is_none).await;
 }
+
+#[tokio::test]
+async fn a_mounted_file_system_that_shut_down_is_told_until_it_is_mounted_anew() {
+    let options = Options {
+        environment: vec![("DRUMLIN_TIME_LAPSE".to_owned(), "600".to_owned())],
+        ..Options::default()
+    };
+    let host = Host::with(options).await;
+    let path = host.path("v");
+    let mount = format!("fsType: xfs\nmount: {{path: {path}}}");
+    host.write("v.yaml", &[volume("v", "300Mi", &mount)]);
+    host.until("v", &["True", "Published"]).await;
+    run("xfs_io", &["-x", "-c", "shutdown", &path]);
+    let conditions = || host.object("Volume", "v")["status"]["conditions"].to_string();
+    let told = eventually(conditions, |told| told.contains("Drifted")).await;
+    assert!(told.contains("does not respond"), "{told}");
+    // As an administrator would: where it is mounted, and where it is staged.
+    let mounts = run("findmnt", &["-rno", "TARGET", "-t", "xfs"]);
+    let state = text(host.agent.path("state"));
+    let staged = mounts.lines().find(|mount| mount.starts_with(&state));
+    let staged = staged.unwrap().to_owned();
+    run("umount", &[&path]);
+    run("umount", &[&staged]);
+    eventually(conditions, |told| !told.contains("Drifted")).await;
+    host.until("v", &["True", "Published"]).await;
+    fs::write(format!("{path}/file"), "x").unwrap();
+}

@@ -10,7 +10,7 @@ use tonic::Code;
 
 use super::{Halt, Pass, ready, stalled};
 use crate::{
-    client::{Failure, PATIENCE, call},
+    client::{Client, Failure, PATIENCE, call},
     inventory::size,
     record::{Body, CreateIntent, Of, Record, Verdict},
 };
@@ -354,7 +354,9 @@ impl Pass<'_> {
                     self.status_mut().capacity = Some(size(volume.capacity_bytes));
                 }
                 let condition = answer.status.and_then(|status| status.volume_condition);
-                self.record.drift(condition.and_then(abnormal));
+                let problem = condition.and_then(abnormal);
+                let of_mount = self.mount_problem().await;
+                self.record.drift(of_mount.or(problem));
                 self.is_doubted = true;
             }
         }
@@ -363,6 +365,34 @@ impl Pass<'_> {
         }
         Ok(())
     }
+}
+
+impl Pass<'_> {
+    /// What is wrong with the volume where it is mounted: what is wrong with its file system, too.
+    async fn mount_problem(&self) -> Option<String> {
+        let path = self.status().mount_path.clone()?;
+        let stats = stats_at(&self.client, &self.handle(), &path).await;
+        abnormal(stats.ok()?.volume_condition?)
+    }
+}
+
+/// The statistics of a volume where it is mounted, and its condition there.
+///
+/// # Errors
+/// `NotFound` when it is not mounted there.
+pub(crate) async fn stats_at(
+    client: &Client,
+    handle: &str,
+    path: &str,
+) -> Result<v1::NodeGetVolumeStatsResponse, Failure> {
+    let request = v1::NodeGetVolumeStatsRequest {
+        volume_id: handle.to_owned(),
+        volume_path: path.to_owned(),
+        staging_target_path: String::new(),
+    };
+    let mut node = client.node();
+    let answer = node.node_get_volume_stats(request);
+    call("NodeGetVolumeStats", PATIENCE, answer).await
 }
 
 /// The problem of a volume, if the agent reports one.
