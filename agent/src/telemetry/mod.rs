@@ -4,10 +4,12 @@
 //! - [`filter`]: which events and spans are recorded, and by whom.
 //! - [`tree`], [`trace`]: the spans of a call in the log.
 //! - [`exporter`]: the spans of calls in an OpenTelemetry collector.
+//! - [`journal`]: log lines in the journal of systemd, with fields.
 //! - [`values`]: how values are written.
 
 mod exporter;
 mod filter;
+mod journal;
 mod start;
 mod trace;
 mod tree;

@@ -6,7 +6,12 @@ use tracing_subscriber::{
     Layer, Registry, filter::FilterExt, layer::SubscriberExt, util::SubscriberInitExt,
 };
 
-use super::{Exporter, filter, filter::InCalls, tree::TreeLayer};
+use super::{
+    Exporter, filter,
+    filter::InCalls,
+    journal::{EntryFormat, Journal},
+    tree::TreeLayer,
+};
 use crate::metrics::{Metrics, MetricsLayer};
 
 /// Format of log lines.
@@ -28,14 +33,7 @@ pub(crate) fn start(
     exporter: Option<&Exporter>,
     metrics: Option<&Metrics>,
 ) -> anyhow::Result<()> {
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
-        .with_target(false);
-    let is_terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    let lines: Box<dyn Layer<Registry> + Send + Sync> = match format {
-        LogFormat::Text => lines.with_ansi(is_terminal).boxed(),
-        LogFormat::Json => lines.json().flatten_event(true).boxed(),
-    };
+    let lines = lines(format);
     let lines = lines.with_filter(filter::events(filter::parse(level)?)?);
     let trees = TreeLayer::to_log(format).with_filter(filter::parse(level)?.and(InCalls));
     let export = exporter.map(|exporter| exporter.layer().with_filter(InCalls));
@@ -48,4 +46,22 @@ pub(crate) fn start(
         .with(measure)
         .init();
     Ok(())
+}
+
+/// The layer that writes log lines.
+fn lines(format: LogFormat) -> Box<dyn Layer<Registry> + Send + Sync> {
+    let lines = tracing_subscriber::fmt::layer();
+    let journal = match format {
+        LogFormat::Text => Journal::of_standard_error(),
+        LogFormat::Json => None,
+    };
+    if let Some(journal) = journal {
+        return lines.event_format(EntryFormat).with_writer(journal).boxed();
+    }
+    let lines = lines.with_writer(std::io::stderr).with_target(false);
+    let is_terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    match format {
+        LogFormat::Text => lines.with_ansi(is_terminal).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    }
 }

@@ -55,9 +55,23 @@ pub(crate) async fn start() -> Monitored {
     answers().await;
     let monitored = Monitored::begin().await;
     the_example_is_ready().await;
+    the_journal_has_fields();
     // What is ordered after the mounts can start, and what has started stays so without the agent.
     systemctl(&["start", "drumlin-mounts.target"]);
     monitored
+}
+
+/// What became of an object is found by its kind and the reason.
+fn the_journal_has_fields() {
+    let fields = ["DRUMLIN_KIND=Volume", "DRUMLIN_REASON=Published"];
+    let words = ["-b", "--no-pager", "-o", "cat", "-u", "drumlin"];
+    let lines = run("journalctl", &[&words[..], &fields].concat());
+    let mut lines = lines.lines();
+    assert!(lines.clone().count() >= 4, "{lines:?}");
+    assert!(
+        lines.all(|line| line.starts_with("object is ready object=Volume/")),
+        "{lines:?}"
+    );
 }
 
 /// All objects of the example are what they should be, on mounts that everybody sees. What is told of them may be from
