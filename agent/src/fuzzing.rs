@@ -135,6 +135,7 @@ pub(crate) fn operations() -> anyhow::Result<Arc<Operations>> {
             allocation: Allocation::Thin,
             file_system: FileSystem::Ext4,
             missing: Missing::Refuse,
+            memory: None,
             longest_freeze: None,
             node: node.clone(),
             adoption: adoption(Vec::new()),

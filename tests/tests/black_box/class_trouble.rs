@@ -5,8 +5,8 @@ use std::fs;
 use drumlin_proto::{csi::v1::ProbeRequest, drumlin::v1::DeviceClass};
 use drumlin_tests::{
     agent::{Agent, Options},
-    programs::waiting,
-    requests::{expand, raw},
+    programs::{run, waiting},
+    requests::{create, expand, raw},
     storage::{Kind, Scratch},
 };
 
@@ -124,4 +124,63 @@ async fn what_others_write_is_seen_by_calls_that_come_anyway() {
     let less = before.available_bytes - after.available_bytes;
     assert!(less >= 66 << 20, "{less}");
     assert!(after.data_percent >= before.data_percent + 10, "{after:?}");
+}
+
+#[tokio::test]
+async fn an_empty_directory_in_the_place_of_one_with_images_is_not_used() {
+    let scratch = Scratch::new();
+    let images = scratch.file_system("images", Kind::Ext4, 100);
+    let config = format!(
+        "classes: [{{name: default, directory: {{path: {}}}}}]\n",
+        images.display()
+    );
+    let options = Options {
+        config: Some(config),
+        ..Options::default()
+    };
+    let mut agent = Agent::with(scratch, options.clone()).await;
+    let id = volume(&agent, "v", 16, &raw()).await;
+    agent.kill();
+    // A start of the host, at which the file system is not mounted.
+    let device = run("findmnt", &["-no", "SOURCE", &text(images.clone())]);
+    // The device stays.
+    let held = fs::File::open(device.trim()).unwrap();
+    run("umount", &[&text(images.clone())]);
+    agent.restart_with(options.clone()).await;
+    let refusal = agent
+        .controller()
+        .create_volume(create("v", 16, &raw()))
+        .await;
+    let message = refusal.unwrap_err().message().to_owned();
+    assert!(message.contains("mount its file system"), "{message}");
+    assert_eq!(fs::read_dir(&images).unwrap().count(), 0);
+    // Mounted again it is used without a restart.
+    run("mount", &[device.trim(), &text(images.clone())]);
+    drop(held);
+    assert_eq!(volume(&agent, "v", 16, &raw()).await, id);
+
+    // What the agent made itself is not made again.
+    let mut agent = Agent::start().await;
+    let id = volume(&agent, "v", 16, &raw()).await;
+    let (images, aside) = (agent.path("state/images"), agent.path("state/aside"));
+    let plain = agent.options().clone();
+    agent.kill();
+    fs::rename(&images, &aside).unwrap();
+    agent.restart_with(plain.clone()).await;
+    let refusal = agent
+        .controller()
+        .create_volume(create("v", 16, &raw()))
+        .await;
+    let message = refusal.unwrap_err().message().to_owned();
+    assert!(message.contains("move the images back"), "{message}");
+    assert!(!images.exists());
+    fs::rename(&aside, &images).unwrap();
+    assert_eq!(volume(&agent, "v", 16, &raw()).await, id);
+    // An administrator begins anew.
+    agent.kill();
+    fs::remove_dir_all(&images).unwrap();
+    let note = message.rsplit(' ').next().unwrap();
+    fs::remove_file(note).unwrap();
+    agent.restart_with(plain).await;
+    assert_eq!(volume(&agent, "v", 16, &raw()).await, id);
 }

@@ -131,6 +131,7 @@ fn open(path: &Path, allocation: Allocation) -> Directory {
         allocation,
         file_system: FileSystem::Ext4,
         missing: Missing::Create,
+        memory: None,
         longest_freeze: None,
         node: "n".parse().unwrap(),
         adoption: crate::ops::adoption(Vec::new()),

@@ -26,6 +26,9 @@ pub(super) struct FileDirectory {
     /// Not in the file: it depends on where the directory is.
     #[serde(skip)]
     missing: FileMissing,
+    /// Not in the file either: the directory of the agent's memory of directories.
+    #[serde(skip)]
+    memory: Option<PathBuf>,
 }
 
 /// What becomes of a directory that is missing.
@@ -54,12 +57,15 @@ impl FileDirectory {
             allocation: FileAllocation::Thin,
             longest_freeze: FileFreeze::default(),
             missing: FileMissing::Refuse,
+            memory: None,
         }
     }
 
     /// Has the directory created when it is missing, if it lies directly in the state directory, which is the agent's
-    /// own. Elsewhere, and further below, it may be missing for a file system that is not mounted.
+    /// own. Elsewhere, and further below, it may be missing for a file system that is not mounted. What was used is
+    /// remembered there.
     pub(super) fn create_in(&mut self, state_dir: &Path) {
+        self.memory = Some(state_dir.join("directories"));
         if self.path.parent() == Some(state_dir) {
             self.missing = FileMissing::Create;
         }
@@ -83,6 +89,7 @@ impl FileDirectory {
                 FileMissing::Refuse => Missing::Refuse,
                 FileMissing::Create => Missing::Create,
             },
+            memory: self.memory.clone(),
             longest_freeze: self
                 .longest_freeze
                 .limit()

@@ -125,7 +125,7 @@ impl Inner {
         Ok(named.pop_first().filter(|_| named.is_empty()))
     }
 
-    fn is_empty(&self) -> Result<bool> {
+    pub(super) fn is_empty(&self) -> Result<bool> {
         for kind in ImageKind::ALL {
             if self.layout.kind(kind).exists() && !self.layout.keys(kind)?.is_empty() {
                 return Ok(false);

@@ -44,6 +44,8 @@ pub struct DirectorySettings {
     pub file_system: FileSystem,
     /// What to do when `path` is missing.
     pub missing: Missing,
+    /// The directory where it is remembered that `path` was used; without it that is forgotten at the end.
+    pub memory: Option<PathBuf>,
     /// Timeout of the freeze barrier of a group snapshot; one second by default, and then mounted images that cannot
     /// share blocks are refused.
     pub longest_freeze: Option<Duration>,

@@ -27,6 +27,7 @@ mod create;
 mod foreign;
 mod group_snapshot;
 mod layout;
+mod memory;
 mod open_lock;
 mod record;
 mod rename;

@@ -14,7 +14,9 @@ use nix::{
     unistd::{AccessFlags, access},
 };
 
-use super::{Inner, Missing, create::end_deletion, layout::TemporaryPrefix, record};
+use super::{
+    Inner, Missing, create::end_deletion, layout::TemporaryPrefix, memory::UsedNote, record,
+};
 use crate::{
     Error, Kind, Result,
     host::{MountTable, crypt_mapping, freeze, lock, loop_device},
@@ -49,7 +51,17 @@ impl Inner {
     /// one system call when nothing changed.
     pub(super) fn open(&self) -> Result<()> {
         let path = &self.settings.path;
+        let note = UsedNote::of(&self.settings);
         let now = match fs::metadata(path) {
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound
+                    && note.as_ref().is_some_and(UsedNote::is_there) =>
+            {
+                return Err(note.map_or_else(
+                    || unusable(path, "cannot be read", error),
+                    |note| note.lost("is missing"),
+                ));
+            }
             Err(error)
                 if error.kind() == io::ErrorKind::NotFound
                     && self.settings.missing == Missing::Create
@@ -78,11 +90,17 @@ impl Inner {
         *opened = None;
         let lock = take(path)?;
         let belongs = self.belongs()?;
+        if let Some(note) = &note {
+            note.check(&belongs, self.is_empty()?)?;
+        }
         for kind in ImageKind::ALL {
             make_directory(self.layout.kind(kind))?;
         }
         self.undo_leftovers()?;
         self.take_over(&belongs)?;
+        if let Some(note) = &note {
+            note.write();
+        }
         *opened = Some(Opened {
             device: now.dev(),
             inode: now.ino(),
