@@ -9,6 +9,7 @@
     )
 )]
 
+mod annotations;
 mod crds;
 pub mod cron;
 mod deletion_policy;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned, de::IgnoredAny};
 
 use crate::{
     GroupSnapshot, GroupSnapshotSpec, Snapshot, SnapshotSchedule, SnapshotScheduleSpec,
-    SnapshotSpec, Volume, VolumeGroup, VolumeGroupSpec, VolumeSpec,
+    SnapshotSpec, Volume, VolumeGroup, VolumeGroupSpec, VolumeSpec, annotations,
     names::{self, API_VERSION, GROUP},
     validate::{self, FieldError},
     yaml::{self, Location, Value, YamlError},
@@ -148,9 +148,7 @@ struct Origin {
 impl Origin {
     /// The position of a field of the object.
     fn place(&self, field: &str) -> Location {
-        let mut path = self.within.clone();
-        path.extend(field.split('.').map(str::to_owned));
-        self.below(Location::of(&self.text, &path))
+        self.below(Location::of_field(&self.text, &self.within, field))
     }
 
     /// Converts a position within the text to one within the manifest.
@@ -561,17 +559,9 @@ fn check_metadata(metadata: &Metadata) -> Vec<FieldError> {
             "must be 1 to 63 lower-case letters, digits and '-'",
         );
     }
-    if let Some(state) = metadata
-        .annotations
-        .iter()
-        .flatten()
-        .find(|(key, _)| *key == names::STATE)
-        && state.1 != "absent"
-    {
-        refuse(
-            "metadata.annotations",
-            "drumlin.dev/state can only be \"absent\"",
-        );
-    }
+    wrong.extend(annotations::problems(
+        metadata.annotations.as_ref(),
+        metadata.labels.as_ref(),
+    ));
     wrong
 }

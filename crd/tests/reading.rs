@@ -170,6 +170,92 @@ fn rules_name_the_field_and_its_line() {
     }
 }
 
+/// The volume with this metadata besides its name, from line 5 on.
+fn annotated(metadata: &str) -> String {
+    VOLUME.replace("  name: data\n", &format!("  name: data\n{metadata}"))
+}
+
+#[test]
+fn misspelt_annotations_and_labels_of_this_project_are_errors_at_their_place() {
+    let allowed = "use drumlin.dev/abandon, drumlin.dev/adopt, drumlin.dev/paused, drumlin.dev/reconcile-at, drumlin.dev/recreate or drumlin.dev/state";
+    let one_of =
+        format!("metadata.annotations.drumlin.dev/x: is no annotation of this project; {allowed}");
+    for (line, message) in [
+        ("drumlin.dev/x: a", one_of.as_str()),
+        (
+            "drumlin.dev/pause: \"true\"",
+            "; did you mean drumlin.dev/paused?",
+        ),
+        (
+            "drumlin.dev/stat: absent",
+            "; did you mean drumlin.dev/state?",
+        ),
+        (
+            "drumlin.dev/paused: \"yes\"",
+            "metadata.annotations.drumlin.dev/paused: \"yes\" is not allowed; use \"true\" or \"false\"",
+        ),
+        (
+            "drumlin.dev/state: absnt",
+            "metadata.annotations.drumlin.dev/state: \"absnt\" is not allowed; use \"absent\"; did you mean \"absent\"?",
+        ),
+        ("drumlin.dev/adopt: \"\"", "is empty; it has to be a handle"),
+        ("drumlin.dev/abandon: \"\"", "the name of a lost node"),
+        ("drumlin.dev/recreate: \" \"", "the handle of a lost volume"),
+    ] {
+        let problem = wrong(&annotated(&format!(
+            "  annotations:\n    a.b/c: d\n    {line}\n"
+        )));
+        assert!(problem.message.ends_with(message), "{problem}");
+        assert_eq!((problem.line, problem.column), (7, 5), "{problem}");
+        let problem = wrong(&annotated(&format!("  annotations: {{a: b, {line}}}\n")));
+        assert_eq!((problem.line, problem.column), (5, 23), "{problem}");
+    }
+    for (line, message) in [
+        (
+            "drumlin.dev/schedul: s",
+            "is no label of this project; use drumlin.dev/schedule; did you mean drumlin.dev/schedule?",
+        ),
+        (
+            "drumlin.dev/state: absent",
+            "is no label, but an annotation; move it to metadata.annotations",
+        ),
+    ] {
+        let problem = wrong(&annotated(&format!("  labels:\n    {line}\n")));
+        assert!(problem.message.ends_with(message), "{problem}");
+        assert_eq!((problem.line, problem.column), (6, 5), "{problem}");
+    }
+    // Within a list, and besides other problems.
+    let item = annotated("  annotations: {drumlin.dev/stat: absent}\n").replace('\n', "\n  ");
+    let list = format!("apiVersion: v1\nkind: List\nitems:\n- {}", item.trim_end());
+    assert_eq!((wrong(&list).line, wrong(&list).column), (8, 19));
+    let both = format!(
+        "{}  capcity: 1\n",
+        annotated("  annotations: {drumlin.dev/stat: absent}\n")
+    );
+    assert_eq!(read(&both).unwrap_err().len(), 2);
+}
+
+#[test]
+fn the_annotations_and_labels_that_there_are_and_those_of_others_are_read() {
+    for line in [
+        "drumlin.dev/state: absent",
+        "drumlin.dev/paused: \"true\"",
+        "drumlin.dev/paused: \"false\"",
+        "drumlin.dev/reconcile-at: \"\"",
+        "drumlin.dev/recreate: n/default/v-1",
+        "drumlin.dev/adopt: n/default/v-1",
+        "drumlin.dev/abandon: node-a",
+        "kubectl.kubernetes.io/last-applied-configuration: \"{}\"",
+        "topology.drumlin.dev/node: node-a",
+        "state: gone",
+    ] {
+        one(&annotated(&format!("  annotations: {{{line}}}\n")));
+    }
+    for line in ["drumlin.dev/schedule: hourly", "app: pg"] {
+        one(&annotated(&format!("  labels: {{{line}}}\n")));
+    }
+}
+
 #[test]
 fn unknown_enums_kinds_and_versions_are_errors_and_other_groups_none_of_our_business() {
     assert!(read(&with("fsType: ntfs")).is_err());

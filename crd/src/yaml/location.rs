@@ -6,6 +6,9 @@ use serde::{
     Deserialize,
     de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
+use serde_yaml::Value;
+
+use super::parse;
 
 /// A line and a column, both from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +42,30 @@ impl Location {
         found.unwrap_or(Self { line: 1, column: 1 })
     }
 
+    /// The position of a field such as `spec.mount.path` of the object at the path `within`.
+    ///
+    /// A key may have dots of its own, as that of an annotation has: the longest key that is there is meant.
+    pub fn of_field(text: &str, within: &[String], field: &str) -> Self {
+        let parsed = parse(text).ok();
+        let mut at = parsed.as_ref().map(|parsed| &parsed.value);
+        let mut path = Vec::new();
+        for step in within {
+            at = at.and_then(|at| child(at, step));
+            path.push(step.clone());
+        }
+        let mut rest = Some(field);
+        while let Some(left) = rest {
+            let step = at.and_then(|at| first_step(at, left));
+            let step = step.unwrap_or_else(|| left.split('.').next().unwrap_or(left));
+            at = at.and_then(|at| child(at, step));
+            path.push(step.to_owned());
+            rest = left
+                .strip_prefix(step)
+                .and_then(|rest| rest.strip_prefix('.'));
+        }
+        Self::of(text, &path)
+    }
+
     /// The line of each map in the list under `items`, in one pass; none if there is no such list or one of its items
     /// is not a map.
     pub fn lines_of_items(text: &str) -> Vec<usize> {
@@ -66,6 +93,25 @@ impl Location {
             column: line.chars().count() + 1,
         }
     }
+}
+
+/// The value of a field of a map, or of an item of a list.
+fn child<'a>(value: &'a Value, step: &str) -> Option<&'a Value> {
+    match value {
+        Value::Mapping(map) => map.get(step),
+        Value::Sequence(items) => items.get(step.parse::<usize>().ok()?),
+        _ => None,
+    }
+}
+
+/// The longest key of a map with which a path with dots begins.
+fn first_step<'a>(value: &Value, path: &'a str) -> Option<&'a str> {
+    let keys = value.as_mapping()?.keys().filter_map(Value::as_str);
+    let keys = keys.filter(|key| {
+        let rest = path.strip_prefix(key);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    });
+    path.get(..keys.map(str::len).max()?)
 }
 
 /// The action for the next value.

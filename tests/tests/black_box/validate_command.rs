@@ -108,3 +108,25 @@ fn programs_get_the_numbers_of_what_is_valid() {
     let people = validated(&[&file]);
     assert_eq!(people, ("1 files, 1 objects: valid\n".to_owned(), Some(0)));
 }
+
+#[test]
+fn a_misspelt_annotation_is_shown_where_it_stands() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("a.yaml");
+    let annotations =
+        "metadata:\n  annotations:\n    drumlin.dev/pause: \"true\"\n    drumlin.dev/state: gone\n";
+    write(&file, &small("data").replace("metadata:\n", annotations));
+    let file = text(file);
+    let (people, code) = validated(&[&file]);
+    assert_eq!(code, Some(4));
+    for part in [
+        format!("{file}:5:5: "),
+        "; did you mean drumlin.dev/paused?".to_owned(),
+        "  5 |     drumlin.dev/pause: \"true\"\n    |     ^^^^^^^^^^^^^^^^^\n".to_owned(),
+        format!("{file}:6:5: "),
+        "\"gone\" is not allowed; use \"absent\"".to_owned(),
+        "  6 |     drumlin.dev/state: gone\n    |     ^^^^^^^^^^^^^^^^^".to_owned(),
+    ] {
+        assert!(people.contains(&part), "{part}: {people}");
+    }
+}
