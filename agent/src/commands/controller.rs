@@ -25,7 +25,7 @@ use crate::{
 
 /// Runs the controller until it is stopped.
 pub(crate) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
-    config::check_driver(&arguments.driver_name)?;
+    config::check_driver(&arguments.driver_name).context("driverName")?;
     let targets = config::metrics_targets(&arguments.metrics)?;
     let metrics = targets.is_any().then(Metrics::of_controller);
     arguments.log.start(metrics.as_ref())?;

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
 use drumlin_core::{
     host::io_limits,
@@ -21,6 +21,7 @@ use serde_json::{Map, Value};
 
 use super::{
     classes::{ClassPlan, FileClass, Labels, Nodes, node_labels},
+    key::{AtKey, located},
     kubelet::{FileKubelet, Kubelet},
     manifests::{FileOwners, FilePrune, owners, prune},
     metrics::{self, FileMetrics},
@@ -168,10 +169,16 @@ impl Config {
     /// # Errors
     /// The error names the invalid argument, or the file, line and field.
     pub(crate) fn load(arguments: &AgentArguments) -> anyhow::Result<Self> {
-        let (file, fixed) = match &arguments.config {
-            Some(path) => read(path)?,
-            None => Default::default(),
+        let Some(path) = &arguments.config else {
+            return Self::merged(arguments, File::default(), Fixed::default());
         };
+        let text = fs::read_to_string(path)
+            .with_context(|| format!("could not read config file {}", path.display()))?;
+        let (file, fixed) = read(path, &text)?;
+        Self::merged(arguments, file, fixed).map_err(|error| located(error, path, &text))
+    }
+
+    fn merged(arguments: &AgentArguments, file: File, fixed: Fixed) -> anyhow::Result<Self> {
         let endpoint = arguments.endpoint.clone().or(file.endpoint);
         let endpoint = endpoint.as_deref().unwrap_or(ENDPOINT);
         let state_dir = state_dir(arguments, file.state_dir)?;
@@ -181,7 +188,8 @@ impl Config {
             None if arguments.cluster.cluster().is_some() => host_name()?.to_ascii_lowercase(),
             None => host_name()?,
         };
-        let node: NodeName = node.parse().context("node")?;
+        let node: Result<NodeName, _> = node.parse();
+        let node = node.at_key_without(arguments.node.as_ref(), "node")?;
         let former = arguments.adopt_node.iter().map(|name| name.parse());
         let former: Vec<NodeName> = former.collect::<Result<_, _>>().context("--adopt-node")?;
         let nodes = Nodes {
@@ -191,14 +199,12 @@ impl Config {
         nodes.check(&former).context("--adopt-node")?;
         let driver = arguments.driver_name.clone().or(file.driver_name);
         let driver = driver.unwrap_or_else(|| DRIVER.to_owned());
-        check_driver(&driver)?;
-        let max_volumes = arguments.max_volumes_per_node.or(file.max_volumes_per_node);
-        if max_volumes == Some(0) {
-            bail!("maxVolumesPerNode is 0; leave it out for no limit");
-        }
-        let endpoint: Endpoint = endpoint.parse().context("endpoint")?;
-        let addons_endpoint = arguments.addons_endpoint.clone().or(file.addons_endpoint);
-        let addons_endpoint = second_endpoint(addons_endpoint, &endpoint)?;
+        let is_driver = check_driver(&driver);
+        is_driver.at_key_without(arguments.driver_name.as_ref(), "driverName")?;
+        let max_volumes = max_volumes(arguments, file.max_volumes_per_node)?;
+        let endpoint: Result<Endpoint, _> = endpoint.parse();
+        let endpoint = endpoint.at_key_without(arguments.endpoint.as_ref(), "endpoint")?;
+        let addons_endpoint = second_endpoint(arguments, file.addons_endpoint, &endpoint)?;
         let cgroups = cgroups(arguments, file.cgroups)?;
         let labels = node_labels(&arguments.node_labels, file.node_labels)?;
         let otlp_endpoint = otlp_endpoint(arguments, file.tracing)?;
@@ -247,36 +253,55 @@ impl Config {
 }
 
 /// The endpoint of the services beyond CSI.
-fn second_endpoint(text: Option<String>, first: &Endpoint) -> anyhow::Result<Option<Endpoint>> {
+fn second_endpoint(
+    arguments: &AgentArguments,
+    file: Option<String>,
+    first: &Endpoint,
+) -> anyhow::Result<Option<Endpoint>> {
+    let given = arguments.addons_endpoint.as_ref();
+    let text = given.cloned().or(file);
     let second = text.map(|text| text.parse::<Endpoint>()).transpose();
-    let second = second.context("addonsEndpoint")?;
+    let second = second.at_key_without(given, "addonsEndpoint")?;
     if second.as_ref().map(Endpoint::path) == Some(first.path()) {
-        bail!(
-            "addonsEndpoint equals the CSI endpoint, which already serves all services; leave addonsEndpoint out"
+        let why = anyhow!(
+            "equals the CSI endpoint, which already serves all services; leave addonsEndpoint out"
         );
+        return Err(why).at_key_without(given, "addonsEndpoint");
     }
     Ok(second)
 }
 
+/// The maximum number of volumes.
+fn max_volumes(arguments: &AgentArguments, file: Option<u32>) -> anyhow::Result<Option<u32>> {
+    let given = arguments.max_volumes_per_node.as_ref();
+    let most = given.copied().or(file);
+    if most == Some(0) {
+        let why = anyhow!("is 0; leave it out for no limit");
+        return Err(why).at_key_without(given, "maxVolumesPerNode");
+    }
+    Ok(most)
+}
+
 /// The state directory.
 fn state_dir(arguments: &AgentArguments, file: Option<PathBuf>) -> anyhow::Result<PathBuf> {
-    let directory = arguments.state_dir.clone().or(file);
+    let given = arguments.state_dir.as_ref();
+    let directory = given.cloned().or(file);
     let directory = directory.unwrap_or_else(|| PathBuf::from(STATE_DIR));
     if !directory.is_absolute() {
-        bail!(
-            "state directory {} must be an absolute path",
-            directory.display()
-        );
+        let why = anyhow!("{} must be an absolute path", directory.display());
+        return Err(why).at_key_without(given, "stateDir");
     }
     Ok(directory)
 }
 
 /// Where the cgroup v2 hierarchy is mounted.
 fn cgroups(arguments: &AgentArguments, file: Option<PathBuf>) -> anyhow::Result<PathBuf> {
-    let cgroups = arguments.cgroups.clone().or(file);
+    let given = arguments.cgroups.as_ref();
+    let cgroups = given.cloned().or(file);
     let cgroups = cgroups.unwrap_or_else(|| PathBuf::from(io_limits::ROOT));
     if !cgroups.is_absolute() {
-        bail!("cgroups: {} must be an absolute path", cgroups.display());
+        let why = anyhow!("{} must be an absolute path", cgroups.display());
+        return Err(why).at_key_without(given, "cgroups");
     }
     Ok(cgroups)
 }
@@ -287,27 +312,23 @@ fn otlp_endpoint(
     arguments: &AgentArguments,
     file: Tracing,
 ) -> anyhow::Result<Option<OtlpEndpoint>> {
-    let (field, endpoint) = match &arguments.otlp_endpoint {
-        Some(endpoint) => (
-            "--otlp-endpoint (OTEL_EXPORTER_OTLP_ENDPOINT)",
-            Some(endpoint.clone()),
-        ),
-        None => ("tracing.otlpEndpoint", file.otlp_endpoint),
-    };
+    let given = arguments.otlp_endpoint.as_ref();
+    let endpoint = given.cloned().or(file.otlp_endpoint);
     let endpoint = endpoint.filter(|endpoint| !endpoint.is_empty());
-    let endpoint = endpoint.map(|endpoint| endpoint.parse());
-    endpoint.transpose().context(field)
+    let endpoint = endpoint.map(|endpoint| endpoint.parse()).transpose();
+    match given {
+        Some(_) => endpoint.context("--otlp-endpoint (OTEL_EXPORTER_OTLP_ENDPOINT)"),
+        None => endpoint.at_key("tracing.otlpEndpoint"),
+    }
 }
 
-fn read(path: &Path) -> anyhow::Result<(File, Fixed)> {
-    let text = fs::read_to_string(path)
-        .with_context(|| format!("could not read config file {}", path.display()))?;
+fn read(path: &Path, text: &str) -> anyhow::Result<(File, Fixed)> {
     if text.trim().is_empty() {
         return Ok(Default::default());
     }
     let parsed = || {
-        let file = drumlin_crd::yaml::from_str(&text)?;
-        let values: Option<Map<String, Value>> = drumlin_crd::yaml::from_str(&text)?;
+        let file = drumlin_crd::yaml::from_str(text)?;
+        let values: Option<Map<String, Value>> = drumlin_crd::yaml::from_str(text)?;
         Ok((file, Fixed::of(values.unwrap_or_default())))
     };
     parsed().map_err(|error: YamlError| anyhow::anyhow!("config file {}: {error}", path.display()))
@@ -336,7 +357,7 @@ pub(crate) fn check_driver(name: &str) -> anyhow::Result<()> {
         return Ok(());
     }
     bail!(
-        "driverName {name:?} must be a domain name of at most 63 characters: letters, digits and '-' between dots, each part beginning and ending with a letter or a digit"
+        "{name:?} must be a domain name of at most 63 characters: letters, digits and '-' between dots, each part beginning and ending with a letter or a digit"
     )
 }
 
@@ -372,6 +393,77 @@ mod tests {
             "{error}"
         );
         error
+    }
+
+    #[test]
+    fn a_value_that_is_not_valid_has_the_place_of_its_key() {
+        let vg = "  thick:\n    volumeGroup: vg0";
+        for (class, line, column, key) in [
+            ("  trash: {keep: 7days}", 5, 11, "trash.keep: "),
+            ("  trash:\n    maxFill: 100%", 6, 5, "trash.maxFill: "),
+            ("  limits: {readIops: 1}", 5, 12, "limits.readIops: "),
+            (
+                "  limits: {writeBytesPerSecond: 1k}",
+                5,
+                12,
+                "limits.writeBytesPerSecond: ",
+            ),
+            (
+                "  encryption:\n    type: luks2\n    key: {file: /k, credential: c}",
+                7,
+                5,
+                "encryption.key: has more than one source",
+            ),
+            (
+                "  encryption: {type: luks2, key: {command: [key]}}",
+                5,
+                45,
+                "encryption.key: command.0: ",
+            ),
+            (
+                "  nodeSelector:\n    matchLabels:\n      example.com/disk: a b",
+                7,
+                7,
+                "nodeSelector.matchLabels.example.com/disk: ",
+            ),
+            (
+                "  directory: {path: /a}",
+                2,
+                3,
+                "has more than one back end",
+            ),
+        ] {
+            let error = wrong(&format!("classes:\n- name: a\n{vg}\n{class}\n"));
+            let place = format!("config.yaml: line {line} column {column}: classes[0] (a): {key}");
+            assert!(error.contains(&place), "{place}: {error}");
+        }
+        for (file, place) in [
+            (
+                "maxVolumesPerNode: 0",
+                "line 2 column 1: maxVolumesPerNode: ",
+            ),
+            ("stateDir: state", "line 2 column 1: stateDir: "),
+            ("cgroups: sys", "line 2 column 1: cgroups: "),
+            (
+                "nodeLabels: {a.b/c: d e}",
+                "line 2 column 14: nodeLabels.a.b/c: ",
+            ),
+            (
+                "kubelet: {endpoint: tcp}",
+                "line 2 column 11: kubelet.endpoint: ",
+            ),
+            (
+                "metrics:\n  textfile: a",
+                "line 3 column 3: metrics.textfile: ",
+            ),
+            (
+                "classes:\n- {name: a, thick: {volumeGroup: v}}\n- {name: b, thick: {volumeGroup: v}}",
+                "line 2 column 1: classes: no class is the default",
+            ),
+        ] {
+            let error = wrong(&format!("node: n\n{file}\n"));
+            assert!(error.contains(&format!("config.yaml: {place}")), "{error}");
+        }
     }
 
     #[test]

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::anyhow;
 use drumlin_proto::Endpoint;
 use serde::Deserialize;
 
+use super::key::AtKey;
 use crate::{
     cli::KubeletArguments,
     registration::{self, Target},
@@ -45,20 +46,22 @@ impl Kubelet {
         driver: &str,
         csi: &Path,
     ) -> anyhow::Result<Self> {
-        let directory = arguments.kubelet_registration_dir.clone();
-        let directory = directory.or(file.registration_dir);
+        let given = arguments.kubelet_registration_dir.as_ref();
+        let directory = given.cloned().or(file.registration_dir);
         let directory = directory.unwrap_or_else(|| PathBuf::from(REGISTRATION_DIR));
         let registration = directory.join(registration::file_name(driver));
         // A socket's path has a limit, and the longer one is that of the hidden name.
         let hidden = registration::hidden_path(&registration);
         let hidden: Result<Endpoint, _> = hidden.to_string_lossy().parse();
-        hidden.context("kubelet.registrationDir")?;
-        let endpoint = arguments.kubelet_endpoint.clone().or(file.endpoint);
+        hidden.at_key_without(given, "kubelet.registrationDir")?;
+        let given = arguments.kubelet_endpoint.as_ref();
+        let endpoint = given.cloned().or(file.endpoint);
         let endpoint = endpoint.map(|text| text.parse::<Endpoint>()).transpose();
-        let endpoint = endpoint.context("kubelet.endpoint")?;
+        let endpoint = endpoint.at_key_without(given, "kubelet.endpoint")?;
         let endpoint = endpoint.map_or_else(|| csi.to_owned(), |path| path.path().to_owned());
         if endpoint == registration {
-            bail!("kubelet.endpoint is the registration socket; it must be the CSI socket");
+            let why = anyhow!("it is the registration socket; it must be the CSI socket");
+            return Err(why).at_key_without(given, "kubelet.endpoint");
         }
         Ok(match arguments.kubelet_register.or(file.register) {
             None => Self::Untouched,

@@ -1,8 +1,8 @@
 //! Whether and where metrics are published.
 
-use anyhow::Context;
 use serde::Deserialize;
 
+use super::key::AtKey;
 use crate::{cli::MetricsArguments, metrics::MetricsTargets};
 
 /// The key `metrics` of the configuration file.
@@ -38,7 +38,8 @@ pub(super) fn targets(
     let textfile = chosen(&arguments.metrics_textfile, file.textfile);
     let textfile = textfile.map(|text| text.parse()).transpose();
     Ok(MetricsTargets {
-        listen: listen.context("metrics.listen")?,
-        textfile: textfile.context("metrics.textfile")?,
+        listen: listen.at_key_without(arguments.metrics_listen.as_ref(), "metrics.listen")?,
+        textfile: textfile
+            .at_key_without(arguments.metrics_textfile.as_ref(), "metrics.textfile")?,
     })
 }

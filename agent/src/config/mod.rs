@@ -2,6 +2,7 @@
 
 mod classes;
 mod file;
+mod key;
 mod kubelet;
 mod manifests;
 mod metrics;

@@ -507,3 +507,17 @@ async fn no_volume_is_lost_that_is_created_while_its_class_comes_and_goes() {
     let log = agent.log();
     assert!(log.contains("class retired"), "{log}");
 }
+
+#[tokio::test]
+async fn a_value_that_is_not_valid_is_told_with_its_file_line_and_key() {
+    let agent = agent_with("", only_a).await;
+    let directory = agent.path("a").display().to_string();
+    let given = format!(
+        "classes:\n- name: a\n  directory: {{path: {directory}}}\n  trash:\n    keep: 7days\n"
+    );
+    rewrite(&agent, &given);
+    agent.signal(Signal::SIGHUP);
+    let file = text(agent.path("config.yaml"));
+    let place = format!("config file {file}: line 5 column 5: classes[0] (a): trash.keep: ");
+    until_logged(&agent, &["configuration not applied", &place]).await;
+}

@@ -160,12 +160,18 @@ fn wrong_endpoints_and_configurations_are_named() {
             ["line 2", "maxVolumesPerNode"],
         ),
         ("node: [n\n", ["line", "config.yaml"]),
-        ("node: a/b\n", ["node", "a/b"]),
+        ("node: a/b\n", ["line 1 column 1: node: ", "a/b"]),
         (
             "tracing: {otlpEndpoint: collector}\n",
-            ["tracing.otlpEndpoint", "http://host:port"],
+            [
+                "line 1 column 11: tracing.otlpEndpoint: ",
+                "http://host:port",
+            ],
         ),
-        ("driverName: csi_example\n", ["driverName", "domain"]),
+        (
+            "driverName: csi_example\n",
+            ["line 1 column 1: driverName: ", "domain"],
+        ),
         ("driverName: csi..example\n", ["driverName", "domain"]),
         ("driverName: csi.example-\n", ["driverName", "domain"]),
     ] {
@@ -175,6 +181,11 @@ fn wrong_endpoints_and_configurations_are_named() {
             assert!(message.contains(part), "{part}: {message}");
         }
     }
+    // A value that an argument has precedence over is not blamed.
+    fs::write(&config, "endpoint: /run/a.sock\n").unwrap();
+    let message = fails(&["--config", &config.to_string_lossy(), "--endpoint=tcp://b"]);
+    assert!(message.contains("endpoint: "), "{message}");
+    assert!(!message.contains("line 1"), "{message}");
     let message = fails(&["--otlp-endpoint=https://a:4317", "--state-dir", &state]);
     assert!(
         message.contains("--otlp-endpoint") && message.contains("TLS"),

@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use drumlin_core::{
     backend::{
         Backend,
@@ -18,6 +18,7 @@ use drumlin_crd::Selector;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    super::key::{AtKey, refused},
     directory::FileDirectory,
     encryption::FileEncryption,
     limits::FileLimits,
@@ -197,17 +198,17 @@ impl FileClass {
             return Ok(());
         };
         if let Some((field, valid)) = selector.problems().first() {
-            bail!("nodeSelector.{field}: {valid}");
+            return refused(&format!("nodeSelector.{field}"), valid);
         }
         for (key, value) in &selector.match_labels {
-            check_key(key).context("nodeSelector.matchLabels")?;
-            check_value(value).with_context(|| format!("nodeSelector.matchLabels.{key}"))?;
+            check_key(key).at_key("nodeSelector.matchLabels")?;
+            check_value(value).at_key(&format!("nodeSelector.matchLabels.{key}"))?;
         }
         for (index, requirement) in selector.match_expressions.iter().enumerate() {
             let field = format!("nodeSelector.matchExpressions.{index}");
-            check_key(&requirement.key).with_context(|| format!("{field}.key"))?;
+            check_key(&requirement.key).at_key(&format!("{field}.key"))?;
             for value in &requirement.values {
-                check_value(value).with_context(|| format!("{field}.values"))?;
+                check_value(value).at_key(&format!("{field}.values"))?;
             }
         }
         Ok(())

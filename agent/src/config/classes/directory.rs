@@ -2,14 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
 use drumlin_core::{
     backend::directory::{Allocation, DirectorySettings, Missing},
     ops::adoption,
 };
 use serde::{Deserialize, Serialize};
 
-use super::values::{FileFreeze, FileNodes, Nodes, file_system};
+use super::{
+    super::key::{AtKey, refused},
+    values::{FileFreeze, FileNodes, Nodes, file_system},
+};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -73,9 +75,9 @@ impl FileDirectory {
 
     pub(super) fn settings(&self, nodes: &Nodes) -> anyhow::Result<DirectorySettings> {
         if !self.path.is_absolute() {
-            bail!(
-                "directory.path {} must be an absolute path",
-                self.path.display()
+            return refused(
+                "directory.path",
+                format!("{} must be an absolute path", self.path.display()),
             );
         }
         Ok(DirectorySettings {
@@ -84,7 +86,7 @@ impl FileDirectory {
                 FileAllocation::Thin => Allocation::Thin,
                 FileAllocation::Thick => Allocation::Thick,
             },
-            file_system: file_system(self.fs_type.as_deref()).context("directory.fsType")?,
+            file_system: file_system(self.fs_type.as_deref()).at_key("directory.fsType")?,
             missing: match self.missing {
                 FileMissing::Refuse => Missing::Refuse,
                 FileMissing::Create => Missing::Create,
@@ -93,9 +95,9 @@ impl FileDirectory {
             longest_freeze: self
                 .longest_freeze
                 .limit()
-                .context("directory.longestFreeze")?,
+                .at_key("directory.longestFreeze")?,
             node: nodes.here.clone(),
-            adoption: adoption(self.adopt_node.of(nodes).context("directory.adoptNode")?),
+            adoption: adoption(self.adopt_node.of(nodes).at_key("directory.adoptNode")?),
         })
     }
 }

@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use drumlin_core::backend::encrypted::{EncryptionSettings, KeySource};
 use serde::{Deserialize, Serialize};
+
+use super::super::key::{AtKey, refused};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -46,14 +48,17 @@ impl FileEncryption {
         let previous = self.previous_keys.iter().enumerate();
         let previous = previous.map(|(index, key)| {
             let source = key.source();
-            source.with_context(|| format!("encryption.previousKeys.{index}"))
+            source.at_key(&format!("encryption.previousKeys.{index}"))
         });
         let settings = EncryptionSettings {
-            current: self.key.source().context("encryption.key")?,
+            current: self.key.source().at_key("encryption.key")?,
             previous: previous.collect::<anyhow::Result<_>>()?,
         };
         if settings.previous.contains(&settings.current) {
-            bail!("encryption.previousKeys has the current key; a former key has another source");
+            return refused(
+                "encryption.previousKeys",
+                "has the current key; a former key has another source",
+            );
         }
         Ok(settings)
     }
@@ -63,18 +68,18 @@ impl FileKey {
     fn source(&self) -> anyhow::Result<KeySource> {
         match (&self.file, &self.credential, &self.command) {
             (Some(path), None, None) => {
-                check_path(path).context("file")?;
+                check_path(path).at_key("file")?;
                 Ok(KeySource::File(path.clone()))
             }
             (None, Some(name), None) => {
-                check_credential(name).context("credential")?;
+                check_credential(name).at_key("credential")?;
                 Ok(KeySource::Credential(name.clone()))
             }
             (None, None, Some(words)) => {
                 let Some(program) = words.first() else {
-                    bail!("command is empty; name a program by its absolute path");
+                    return refused("command", "is empty; name a program by its absolute path");
                 };
-                check_path(Path::new(program)).context("command.0")?;
+                check_path(Path::new(program)).at_key("command.0")?;
                 Ok(KeySource::Command(words.clone()))
             }
             (None, None, None) => bail!(

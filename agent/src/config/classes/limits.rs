@@ -1,10 +1,12 @@
 //! The highest rates of the volumes of a class.
 
-use anyhow::{Context, bail};
 use drumlin_core::host::io_limits::{IoLimits, LOWEST_BYTES, LOWEST_IOPS};
 use serde::{Deserialize, Serialize};
 
-use super::values::bytes;
+use super::{
+    super::key::{AtKey, refused},
+    values::bytes,
+};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -29,8 +31,9 @@ impl FileLimits {
     /// The error names the field that is not valid.
     pub(super) fn limits(&self) -> anyhow::Result<IoLimits> {
         let rate = |field: &str, rate: Option<u64>| match rate {
-            Some(rate) if rate < LOWEST_IOPS => bail!(
-                "limits.{field}: {rate} must be at least {LOWEST_IOPS}; leave it out for no limit"
+            Some(rate) if rate < LOWEST_IOPS => refused(
+                &format!("limits.{field}"),
+                format!("{rate} must be at least {LOWEST_IOPS}; leave it out for no limit"),
             ),
             rate => Ok(rate),
         };
@@ -38,9 +41,11 @@ impl FileLimits {
             let Some(text) = text else {
                 return Ok(None);
             };
-            let bytes = bytes(text).with_context(|| format!("limits.{field}"))?;
+            let key = format!("limits.{field}");
+            let bytes = bytes(text).at_key(&key)?;
             if bytes < LOWEST_BYTES {
-                bail!("limits.{field}: {text:?} must be at least {LOWEST_BYTES} bytes per second");
+                let why = format!("{text:?} must be at least {LOWEST_BYTES} bytes per second");
+                return refused(&key, why);
             }
             Ok(Some(bytes))
         };

@@ -4,6 +4,8 @@ use anyhow::{Context, bail};
 pub(crate) use drumlin_cluster::Labels;
 use drumlin_crd::names;
 
+use super::super::key::AtKey;
+
 /// The labels that the arguments name, as `key=value`, else those of the file.
 ///
 /// # Errors
@@ -23,8 +25,9 @@ pub(in crate::config) fn node_labels(
         arguments.iter().map(pair).collect::<anyhow::Result<_>>()?
     };
     for (key, value) in &labels {
-        check_key(key).context("nodeLabels")?;
-        check_value(value).with_context(|| format!("nodeLabels.{key}"))?;
+        check_key(key).at_key_without(arguments.first(), "nodeLabels")?;
+        let key = format!("nodeLabels.{key}");
+        check_value(value).at_key_without(arguments.first(), &key)?;
     }
     Ok(labels)
 }

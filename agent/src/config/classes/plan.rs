@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::anyhow;
 use drumlin_core::{
     ops::{Class, Classes},
     types::ClassName,
 };
 
 use super::{
+    super::key::{AtKey, refused},
     class::{FileClass, Storage},
     node_labels::Labels,
     values::Nodes,
@@ -43,10 +44,11 @@ impl ClassPlan {
         check_directories(&classes)?;
         for (index, class) in classes.iter().enumerate() {
             let built = class.build(&nodes);
-            built.with_context(|| format!("classes[{index}] ({})", class.name()))?;
+            let name = format!("classes[{index}] ({})", class.name());
+            built.within(&format!("classes.{index}"), name)?;
         }
         let names: Vec<ClassName> = classes.iter().map(|class| class.name().clone()).collect();
-        Classes::check_names(&nodes.here, &names)?;
+        Classes::check_names(&nodes.here, &names).at_key("classes")?;
         // Of the default classes of a node the one that selects it goes before the one that all nodes have.
         classes.sort_by_key(|class| (!class.is_default(), !class.has_selector()));
         Ok(Self {
@@ -96,14 +98,20 @@ impl ClassPlan {
 fn check_defaults(classes: &[FileClass]) -> anyhow::Result<()> {
     let defaults = classes.iter().filter(|class| class.is_default());
     if defaults.clone().next().is_none() && classes.len() > 1 {
-        bail!("classes: no class is the default; set `default: true` on one");
+        return refused(
+            "classes",
+            "no class is the default; set `default: true` on one",
+        );
     }
     let everywhere = defaults.filter(|class| !class.has_selector());
     let everywhere: Vec<&str> = everywhere.map(|class| class.name().as_str()).collect();
     if everywhere.len() > 1 {
-        bail!(
-            "classes: more than one class is the default: {}; keep `default: true` on one, or give each but one a nodeSelector",
-            everywhere.join(", ")
+        return refused(
+            "classes",
+            format!(
+                "more than one class is the default: {}; keep `default: true` on one, or give each but one a nodeSelector",
+                everywhere.join(", ")
+            ),
         );
     }
     Ok(())
@@ -112,17 +120,19 @@ fn check_defaults(classes: &[FileClass]) -> anyhow::Result<()> {
 /// Each class cleans up its directory and must not share it.
 fn check_directories(classes: &[FileClass]) -> anyhow::Result<()> {
     let mut seen: Vec<(&FileClass, &Path)> = Vec::new();
-    for class in classes {
+    for (index, class) in classes.iter().enumerate() {
         let Some(directory) = class.directory() else {
             continue;
         };
         for (other, path) in &seen {
             if directory.starts_with(path) || path.starts_with(directory) {
-                bail!(
-                    "classes: the directories of {} and {} are the same, or one contains the other; give each class its own directory",
+                let why = anyhow!(
+                    "the directories of {} and {} are the same, or one contains the other; give each class its own directory",
                     other.name(),
                     class.name()
                 );
+                let path = format!("classes.{index}.directory.path");
+                return Err(why).within(&path, "classes".to_owned());
             }
         }
         seen.push((class, directory));

@@ -1,13 +1,15 @@
 //! Classes of thick volumes.
 
-use anyhow::{Context, bail};
 use drumlin_core::{
     backend::lvm::{Layout, LvmSettings, Provisioning, Thick, Wipe},
     types::ClassName,
 };
 use serde::{Deserialize, Serialize};
 
-use super::values::{FileFreeze, FileNodes, Nodes, check_lvm_name, file_system, percent};
+use super::{
+    super::key::{AtKey, refused},
+    values::{FileFreeze, FileNodes, Nodes, check_lvm_name, file_system, percent},
+};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -58,7 +60,7 @@ const SNAPSHOT_SIZE: u32 = 20;
 
 impl FileThick {
     pub(super) fn settings(&self, class: &ClassName, nodes: &Nodes) -> anyhow::Result<LvmSettings> {
-        check_lvm_name(&self.volume_group).context("thick.volumeGroup")?;
+        check_lvm_name(&self.volume_group).at_key("thick.volumeGroup")?;
         let reserve = self.reserve.as_deref().map(|text| percent(text, 0..=99));
         let snapshot_size = self
             .snapshot_size
@@ -68,10 +70,10 @@ impl FileThick {
             volume_group: self.volume_group.clone(),
             provisioning: Provisioning::Thick(Thick {
                 layout: self.layout()?,
-                reserve: reserve.transpose().context("thick.reserve")?.unwrap_or(0),
+                reserve: reserve.transpose().at_key("thick.reserve")?.unwrap_or(0),
                 snapshot_size: snapshot_size
                     .transpose()
-                    .context("thick.snapshotSize")?
+                    .at_key("thick.snapshotSize")?
                     .unwrap_or(SNAPSHOT_SIZE),
                 wipe: match self.wipe {
                     FileWipe::Zero => Wipe::Zero,
@@ -82,9 +84,9 @@ impl FileThick {
             }),
             class: class.clone(),
             node: nodes.here.clone(),
-            file_system: file_system(self.fs_type.as_deref()).context("thick.fsType")?,
-            longest_freeze: self.longest_freeze.limit().context("thick.longestFreeze")?,
-            adoption: self.adopt_node.adoption(nodes).context("thick.adoptNode")?,
+            file_system: file_system(self.fs_type.as_deref()).at_key("thick.fsType")?,
+            longest_freeze: self.longest_freeze.limit().at_key("thick.longestFreeze")?,
+            adoption: self.adopt_node.adoption(nodes).at_key("thick.adoptNode")?,
         })
     }
 
@@ -103,15 +105,17 @@ impl FileThick {
                 Ok(Layout::Mirrored(mirrors))
             }
             (FileLayout::Striped, _, None) => {
-                bail!("thick.stripes: a striped volume needs 2 to {MOST} stripes")
+                let why = format!("a striped volume needs 2 to {MOST} stripes");
+                refused("thick.stripes", why)
             }
             (FileLayout::Raid1, None, _) => {
-                bail!(
-                    "thick.mirrors: a raid1 volume needs 1 to {MOST_MIRRORS} mirrors besides the first leg"
-                )
+                let why = format!(
+                    "a raid1 volume needs 1 to {MOST_MIRRORS} mirrors besides the first leg"
+                );
+                refused("thick.mirrors", why)
             }
-            (_, Some(_), _) => bail!("thick.stripes is only allowed with layout striped"),
-            (_, None, Some(_)) => bail!("thick.mirrors is only allowed with layout raid1"),
+            (_, Some(_), _) => refused("thick.stripes", "is only allowed with layout striped"),
+            (_, None, Some(_)) => refused("thick.mirrors", "is only allowed with layout raid1"),
         }
     }
 }
@@ -137,7 +141,7 @@ mod tests {
             .provisioning
         {
             Provisioning::Thick(thick) => Ok(thick),
-            other @ Provisioning::Thin(_) => bail!("{other:?}"),
+            other @ Provisioning::Thin(_) => panic!("{other:?}"),
         }
     }
 

@@ -9,7 +9,10 @@ use drumlin_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::values::{FileFreeze, FileNodes, Nodes, bytes, check_lvm_name, file_system, percent};
+use super::{
+    super::key::{AtKey, refused},
+    values::{FileFreeze, FileNodes, Nodes, bytes, check_lvm_name, file_system, percent},
+};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -51,12 +54,13 @@ fn nothing_twice() -> f64 {
 
 impl FileThin {
     pub(super) fn settings(&self, class: &ClassName, nodes: &Nodes) -> anyhow::Result<LvmSettings> {
-        check_lvm_name(&self.volume_group).context("thin.volumeGroup")?;
-        check_lvm_name(&self.pool).context("thin.pool")?;
+        check_lvm_name(&self.volume_group).at_key("thin.volumeGroup")?;
+        check_lvm_name(&self.pool).at_key("thin.pool")?;
         if !(1.0..=1000.0).contains(&self.overcommit) {
-            bail!(
-                "thin.overcommit {} must be between 1 (no overcommit) and 1000",
-                self.overcommit
+            let overcommit = self.overcommit;
+            return refused(
+                "thin.overcommit",
+                format!("{overcommit} must be between 1 (no overcommit) and 1000"),
             );
         }
         Ok(LvmSettings {
@@ -69,9 +73,9 @@ impl FileThin {
             }),
             class: class.clone(),
             node: nodes.here.clone(),
-            file_system: file_system(self.fs_type.as_deref()).context("thin.fsType")?,
-            longest_freeze: self.longest_freeze.limit().context("thin.longestFreeze")?,
-            adoption: self.adopt_node.adoption(nodes).context("thin.adoptNode")?,
+            file_system: file_system(self.fs_type.as_deref()).at_key("thin.fsType")?,
+            longest_freeze: self.longest_freeze.limit().at_key("thin.longestFreeze")?,
+            adoption: self.adopt_node.adoption(nodes).at_key("thin.adoptNode")?,
         })
     }
 
@@ -81,18 +85,20 @@ impl FileThin {
             let read = text.as_deref().map(|text| percent(text, 1..=100));
             read.unwrap_or(Ok(usual))
         };
-        let data_limit = read(&self.data_limit, usual.data_limit).context("thin.dataLimit")?;
+        let data_limit = read(&self.data_limit, usual.data_limit).at_key("thin.dataLimit")?;
         let limits = PoolLimits {
             data_limit,
             metadata_limit: read(&self.metadata_limit, usual.metadata_limit)
-                .context("thin.metadataLimit")?,
-            warn_at: read(&self.warn_at, usual.warn_at.min(data_limit)).context("thin.warnAt")?,
+                .at_key("thin.metadataLimit")?,
+            warn_at: read(&self.warn_at, usual.warn_at.min(data_limit)).at_key("thin.warnAt")?,
         };
         if limits.warn_at > limits.data_limit {
-            bail!(
-                "thin.warnAt {}% must not exceed thin.dataLimit {}%: the warning would come too late",
-                limits.warn_at,
-                limits.data_limit
+            let (warn_at, limit) = (limits.warn_at, limits.data_limit);
+            return refused(
+                "thin.warnAt",
+                format!(
+                    "{warn_at}% must not exceed thin.dataLimit {limit}%: the warning would come too late"
+                ),
             );
         }
         Ok(limits)
@@ -103,25 +109,28 @@ impl FileCreate {
     fn pool(&self) -> anyhow::Result<NewPool> {
         const CHUNKS: std::ops::RangeInclusive<u64> = (64 << 10)..=(1 << 30);
         let chunk = match &self.chunk {
-            Some(text) => bytes(text).context("thin.create.chunk")?,
+            Some(text) => bytes(text).at_key("thin.create.chunk")?,
             None => *CHUNKS.start(),
         };
         if !CHUNKS.contains(&chunk) || !chunk.is_power_of_two() {
-            bail!("thin.create.chunk {chunk} bytes must be a power of two from 64KiB to 1GiB");
+            return refused(
+                "thin.create.chunk",
+                format!("{chunk} bytes must be a power of two from 64KiB to 1GiB"),
+            );
         }
         let metadata = match self.metadata.as_deref() {
             None | Some("auto") => None,
-            Some(text) => Some(bytes(text).context("thin.create.metadata")?),
+            Some(text) => Some(bytes(text).at_key("thin.create.metadata")?),
         };
         if let Some(wrong) = metadata.filter(|metadata| !POOL_METADATA.contains(metadata)) {
-            bail!(
-                "thin.create.metadata {wrong} bytes must be `auto`, or from {} to {} bytes",
-                POOL_METADATA.start(),
-                POOL_METADATA.end()
+            let (least, most) = (POOL_METADATA.start(), POOL_METADATA.end());
+            return refused(
+                "thin.create.metadata",
+                format!("{wrong} bytes must be `auto`, or from {least} to {most} bytes"),
             );
         }
         Ok(NewPool {
-            size: pool_size(&self.size).context("thin.create.size")?,
+            size: pool_size(&self.size).at_key("thin.create.size")?,
             chunk,
             metadata,
         })

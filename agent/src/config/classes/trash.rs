@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{anyhow, bail};
 use drumlin_core::ops::TrashPolicy;
 use serde::{Deserialize, Serialize};
 
-use super::values::percent;
+use super::{super::key::AtKey, values::percent};
 use crate::duration::duration;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,8 +30,8 @@ impl FileTrash {
         let max_fill = self.max_fill.as_deref();
         let max_fill = max_fill.map(|text| percent(text, 1..=99)).transpose();
         Ok(TrashPolicy {
-            keep: keep.context("trash.keep")?.unwrap_or(usual.keep),
-            max_fill: max_fill.context("trash.maxFill")?,
+            keep: keep.at_key("trash.keep")?.unwrap_or(usual.keep),
+            max_fill: max_fill.at_key("trash.maxFill")?,
         })
     }
 }
