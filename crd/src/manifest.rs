@@ -468,6 +468,9 @@ impl Reader {
         };
         let (object, more) = make(metadata, full.spec);
         wrong.extend(more);
+        for error in &mut wrong {
+            error.field = read.original(&error.field);
+        }
         // What was left out cannot be judged.
         wrong.retain(|wrong| !read.is_wrong(&wrong.field));
         for FieldError { field, message } in &wrong {

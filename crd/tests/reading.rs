@@ -462,6 +462,28 @@ fn a_group_has_members_or_a_selector_and_every_mistake_has_its_line() {
 }
 
 #[test]
+fn what_is_wrong_of_each_member_is_told_at_once() {
+    let text = format!(
+        "{GROUP}  members:\n  - {{kind: Volum, name: x}}\n  - {{kind: Volume}}\n  - {{kind: Volume, name: a}}\n  - {{kind: Volume, name: a}}\n"
+    );
+    let found: Vec<_> = read(&text)
+        .unwrap_err()
+        .into_iter()
+        .map(|problem| (problem.line, problem.message))
+        .collect();
+    let wanted = [
+        (6, "spec.members.0.kind: unknown variant `Volum`"),
+        (7, "spec.members.1: missing field `name`"),
+        (9, "spec.members.3: a is listed twice"),
+    ];
+    assert_eq!(found.len(), wanted.len(), "{found:#?}");
+    for ((line, message), (wanted, begin)) in found.iter().zip(wanted) {
+        assert_eq!(*line, wanted, "{message}");
+        assert!(message.starts_with(begin), "{message}");
+    }
+}
+
+#[test]
 fn what_may_not_change_of_groups_and_their_snapshots_is_told() {
     let group = |spec: &str| one(&format!("{GROUP}  selector: {{}}\n{spec}"));
     let fields = |old: &Object, new: &Object| {

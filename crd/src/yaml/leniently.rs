@@ -14,18 +14,23 @@ pub struct Leniently<T> {
     pub rest: Value,
     /// The problems, in the order in which they were found.
     pub problems: Vec<YamlError>,
-    /// The paths of the parts that are wrong.
-    left_out: Vec<Vec<String>>,
+    left_out: LeftOut,
 }
 
 impl<T> Leniently<T> {
     /// Returns true if a field such as `spec.source`, or a part of it, is wrong already.
     pub fn is_wrong(&self, field: &str) -> bool {
-        let mut left_out = self.left_out.iter().map(|path| path.join("."));
+        let mut left_out = self.left_out.paths.iter().map(|path| path.join("."));
         left_out.any(|path| {
             let rest = path.strip_prefix(field);
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         })
+    }
+
+    /// The field of the value as it was, of a field of the value without the parts that are wrong.
+    pub fn original(&self, field: &str) -> String {
+        let path: Vec<String> = field.split('.').map(str::to_owned).collect();
+        self.left_out.original(&path).join(".")
     }
 }
 
@@ -41,60 +46,108 @@ pub fn leniently<T: DeserializeOwned>(
         value: None,
         rest: value,
         problems: Vec::new(),
-        left_out: Vec::new(),
+        left_out: LeftOut::default(),
     };
     while read.problems.len() < most {
-        let mistake = match try_read(read.rest.clone()) {
+        let mut mistake = match try_read(read.rest.clone()) {
             Ok(value) => {
                 read.value = Some(value);
                 break;
             }
             Err(mistake) => mistake,
         };
+        let original = read.left_out.original(&mistake.path);
+        let path = std::mem::replace(&mut mistake.path, original);
         // That it is missing follows from leaving it out.
         let follows = mistake.missing().is_some_and(|field| {
             let mut path = mistake.path.clone();
             path.push(field.to_owned());
-            read.left_out.contains(&path)
+            read.left_out.paths.contains(&path)
         });
         if !follows {
             read.problems.push(mistake.at(text, within));
         }
-        let Some(path) = leave_out(&mut read.rest, &mistake.path) else {
+        let Some(part) = leave_out(&mut read.rest, &path) else {
             break;
         };
-        read.left_out.push(path);
+        read.left_out.add(&mistake.path, part);
     }
     read
 }
 
-/// Takes the field at a path out of a value; of a list all of it, since its other items would be counted anew. Returns the
-/// path of what was taken; none for the whole value.
-fn leave_out(value: &mut Value, path: &[String]) -> Option<Vec<String>> {
-    let (mut at, mut place) = (&*value, 0);
-    // The last field of a map on the way.
-    for (depth, step) in path.iter().enumerate() {
-        at = match at {
+/// What was taken out of a value, by paths in the value as it was.
+#[derive(Debug, Default)]
+struct LeftOut {
+    paths: Vec<Vec<String>>,
+    /// Those that are items of lists: the path of the list, and the index.
+    items: Vec<(Vec<String>, usize)>,
+}
+
+/// What was taken out: as many steps of a path, to a field or to an item of a list.
+enum Part {
+    Field(usize),
+    Item(usize),
+}
+
+impl LeftOut {
+    fn add(&mut self, path: &[String], part: Part) {
+        let (Part::Field(steps) | Part::Item(steps)) = part;
+        let path = path.get(..steps).unwrap_or(path);
+        self.paths.push(path.to_vec());
+        if let (Part::Item(_), Some((last, list))) = (part, path.split_last()) {
+            let index = last.parse().ok();
+            self.items.extend(index.map(|index| (list.to_vec(), index)));
+            // In the order in which they move what comes after them.
+            self.items.sort();
+        }
+    }
+
+    /// The path in the value as it was, of a path in what is left of it: the items of a list that come after one that was
+    /// taken out have moved.
+    fn original(&self, path: &[String]) -> Vec<String> {
+        let mut original: Vec<String> = Vec::new();
+        for step in path {
+            let taken = self.items.iter().filter(|(list, _)| *list == original);
+            let mut taken = taken.map(|(_, index)| *index).peekable();
+            let step = match step.parse::<usize>() {
+                Ok(index) if taken.peek().is_some() => {
+                    let was = taken.fold(index, |at, taken| at + usize::from(taken <= at));
+                    was.to_string()
+                }
+                _ => step.clone(),
+            };
+            original.push(step);
+        }
+        original
+    }
+}
+
+/// Takes the field, or the item of a list, at a path out of a value; none for the whole value.
+fn leave_out(value: &mut Value, path: &[String]) -> Option<Part> {
+    // What is at the end may not be there to be taken out.
+    (1..=path.len()).rev().find_map(|steps| {
+        let (last, parents) = path.get(..steps)?.split_last()?;
+        let mut at = &mut *value;
+        for step in parents {
+            at = match at {
+                Value::Mapping(map) => map.get_mut(step.as_str())?,
+                Value::Sequence(items) => items.get_mut(step.parse::<usize>().ok()?)?,
+                _ => return None,
+            };
+        }
+        match at {
             Value::Mapping(map) => {
-                place = depth + 1;
-                map.get(step.as_str())?
+                map.shift_remove(last.as_str())?;
+                Some(Part::Field(steps))
             }
-            Value::Sequence(items) => items.get(step.parse::<usize>().ok()?)?,
-            _ => return None,
-        };
-    }
-    let path = path.get(..place)?;
-    let (last, parents) = path.split_last()?;
-    let mut at = value;
-    for step in parents {
-        at = match at {
-            Value::Mapping(map) => map.get_mut(step.as_str())?,
-            Value::Sequence(items) => items.get_mut(step.parse::<usize>().ok()?)?,
-            _ => return None,
-        };
-    }
-    at.as_mapping_mut()?.shift_remove(last.as_str())?;
-    Some(path.to_owned())
+            Value::Sequence(items) => {
+                let index = last.parse().ok()?;
+                (index < items.len()).then(|| items.remove(index))?;
+                Some(Part::Item(steps))
+            }
+            _ => None,
+        }
+    })
 }
 
 #[cfg(test)]
@@ -150,6 +203,41 @@ mod tests {
         assert_eq!(read(&many, 7).problems.len(), 7);
         assert_eq!(read(&many, 100).problems.len(), 51);
         assert_eq!(lines(&read("- 1\n", 100)), [1]);
-        assert_eq!(lines(&read("name: a\nparts: [1, 2]\n", 100)), [2]);
+        assert_eq!(lines(&read("name: a\nparts: [1, 2]\n", 100)), [2, 2]);
+    }
+
+    #[test]
+    fn each_item_of_a_list_is_read_and_has_its_own_place() {
+        let text = "name: a\nparts:\n- 1\n- {name: [b]}\n- {name: c}\n- {size: 2}\n- {name: d, parts: [{}, {name: e, size: x}]}\n- {}\n";
+        let found = read(text, 100);
+        let told: Vec<&str> = found
+            .problems
+            .iter()
+            .map(|problem| problem.message.split(": ").next().unwrap())
+            .collect();
+        assert_eq!(
+            told,
+            [
+                "parts.0",
+                "parts.1.name",
+                "parts.3",
+                "parts.4.parts.0",
+                "parts.4.parts.1.size",
+                "parts.5",
+            ]
+        );
+        assert_eq!(lines(&found), [3, 4, 6, 7, 7, 8]);
+        let names: Vec<&str> = found
+            .value
+            .as_ref()
+            .unwrap()
+            .parts
+            .iter()
+            .map(|part| &*part.name)
+            .collect();
+        assert_eq!(names, ["c", "d"]);
+        assert_eq!(found.original("parts.0.name"), "parts.2.name");
+        assert_eq!(found.original("parts.1.parts.0"), "parts.4.parts.1");
+        assert!(found.is_wrong("parts") && !found.is_wrong("parts.2"));
     }
 }
