@@ -23,6 +23,8 @@ pub(super) struct Daemon {
     words: Vec<OsString>,
     /// Its environment, if it can be read.
     pub(super) environment: Option<BTreeMap<String, String>>,
+    /// Its working directory, if it can be read.
+    directory: Option<PathBuf>,
 }
 
 impl Daemon {
@@ -43,6 +45,7 @@ impl Daemon {
             pid,
             words,
             environment,
+            directory: fs::read_link(process.join("cwd")).ok(),
         })
     }
 
@@ -61,7 +64,8 @@ impl Daemon {
         is_ours && words.next() == Some(OsStr::new("agent"))
     }
 
-    /// What it was started with, by its command line and, where that says nothing, by its environment.
+    /// What it was started with, by its command line and, where that says nothing, by its environment. Relative paths
+    /// are those from its own working directory.
     ///
     /// # Errors
     /// If this version has no such arguments.
@@ -71,7 +75,22 @@ impl Daemon {
         }
         let mut words = self.words.clone();
         words.extend(self.arguments_of_environment());
-        parse(words)
+        let mut arguments = parse(words)?;
+        let paths = [
+            &mut arguments.config,
+            &mut arguments.state_dir,
+            &mut arguments.manifests,
+        ];
+        for path in paths.into_iter().flatten() {
+            *path = self.absolute(path);
+        }
+        Ok(arguments)
+    }
+
+    /// A path that it was given.
+    pub(super) fn absolute(&self, path: &Path) -> PathBuf {
+        let directory = self.directory.as_deref();
+        directory.map_or_else(|| path.to_owned(), |directory| directory.join(path))
     }
 
     /// Its environment as arguments, where its command line has no such ones.
@@ -181,11 +200,17 @@ mod tests {
                 pair("DRUMLIN_STATE_DIR", "/state"),
                 pair("DRUMLIN_KUBERNETES", "true"),
                 pair("DRUMLIN_ALLOW_HOST_MOUNTS", "false"),
+                pair("DRUMLIN_CONFIG", "here.yaml"),
             ])),
+            directory: Some("/work".into()),
         };
         let arguments = daemon.arguments().unwrap();
         assert_eq!(arguments.node.as_deref(), Some("here"));
         assert_eq!(arguments.state_dir.as_deref(), Some(Path::new("/state")));
+        assert_eq!(
+            arguments.config.as_deref(),
+            Some(Path::new("/work/here.yaml"))
+        );
         assert!(arguments.cluster.kubernetes && !arguments.cluster.allow_host_mounts);
     }
 
@@ -195,6 +220,7 @@ mod tests {
             pid: 1,
             words: words.iter().map(OsString::from).collect(),
             environment: None,
+            directory: None,
         };
         assert!(daemon(&["drumlin", "agent"]).is_agent());
         for words in [&["drumlin", "doctor"][..], &["sh", "agent"], &["drumlin"]] {

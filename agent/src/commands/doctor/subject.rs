@@ -1,6 +1,9 @@
 //! What is looked at: the settings of the agent, whether it runs or not, and the storage of its classes.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use drumlin_core::{
     backend::{directory::DirectorySettings, encrypted::EncryptionSettings, lvm::LvmSettings},
@@ -70,9 +73,14 @@ impl Subject {
             }
             None => (without_agent(asked), Vec::new()),
         };
-        let config = arguments
+        let mut config = arguments
             .clone()
             .and_then(|arguments| Config::load(&arguments).map_err(|error| format!("{error:#}")));
+        // Unless this command was told another one, which is from here, the directory is as the agent sees it.
+        if let (Ok(config), Some(agent), None) = (&mut config, &agent, &asked.manifests) {
+            let manifests = config.manifests.take();
+            config.manifests = manifests.map(|path| agent.absolute(&path));
+        }
         let arguments = arguments.unwrap_or_default();
         let mut subject = Self {
             arguments,
@@ -239,7 +247,13 @@ fn override_by(
             *of_agent = Some(asked);
         }
     };
-    let shown = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+    let shown = |path: &Option<PathBuf>| {
+        let path = path.as_ref()?;
+        // Two names of one file or directory are no difference.
+        let real = fs::canonicalize(path).or_else(|_| std::path::absolute(path));
+        let path = real.as_deref().unwrap_or(path);
+        Some(path.display().to_string())
+    };
     let mut paths = [
         ("config", &mut arguments.config, &asked.config),
         ("state-dir", &mut arguments.state_dir, &asked.state_dir),

@@ -6,7 +6,7 @@ use std::{
 };
 
 use drumlin_tests::{
-    agent::{Agent, Options},
+    agent::{Agent, Options, write},
     doctor::Diagnosis,
     requests::raw,
     storage::Scratch,
@@ -118,6 +118,39 @@ async fn another_socket_than_the_agents_is_told() {
     assert!(report.contains("other-configuration"), "{report}");
     assert!(report.contains(&of_holder), "{report}");
     assert!(report.contains("--endpoint is"), "{report}");
+}
+
+#[tokio::test]
+async fn a_file_that_the_agent_was_given_relatively_is_the_same_one() {
+    let scratch = Scratch::new();
+    let manifests = scratch.directory("manifests");
+    let images = text(scratch.directory("images"));
+    let at = text(scratch.path().to_owned());
+    let config = format!("classes: [{{name: default, directory: {{path: {images}}}}}]\n");
+    write(&scratch.path().join("here.yaml"), &config);
+    let within = ["sh", "-c", "cd \"$0\" && exec \"$@\"", &at];
+    let options = Options {
+        arguments: ["--config=here.yaml", "--manifests=manifests"]
+            .map(str::to_owned)
+            .into(),
+        within: within.map(str::to_owned).into(),
+        ..Options::default()
+    };
+    let agent = Agent::with(scratch, options).await;
+    let named = |file: &str, manifests: &str| {
+        let config = format!("--config={at}/{file}");
+        Diagnosis::with(&agent, &[&config, &format!("--manifests={manifests}")])
+    };
+    let found = named("here.yaml", &text(manifests.clone()));
+    found.lacks("other-configuration");
+    found.lacks("invalid-configuration");
+    // Nor is one that has two names.
+    fs::hard_link(agent.path("here.yaml"), agent.path("other.yaml")).unwrap();
+    std::os::unix::fs::symlink("here.yaml", agent.path("link.yaml")).unwrap();
+    named("link.yaml", &text(manifests.clone())).lacks("other-configuration");
+    let found = named("other.yaml", &text(manifests));
+    let message = found.text("other-configuration", "other.yaml", "message");
+    assert!(message.contains("--config is"), "{message}");
 }
 
 #[tokio::test]
