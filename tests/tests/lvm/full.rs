@@ -241,6 +241,8 @@ async fn is_saved_late(fs_type: &str) {
         .controller()
         .delete_volume(delete(&filled.ballast))
         .await);
+    // It was not encrypted.
+    assert!(!agent.log().contains("header of an encrypted volume"));
     if fs_type == "ext4" {
         // Its journal has ended; a mount begins another one.
         unmount(agent, id, at).await;

@@ -115,11 +115,7 @@ impl Lvm {
     /// Overwrites the header of an encrypted volume that is about to be removed: nobody can read its data any more. One
     /// whose disks are missing is removed all the same.
     pub(super) async fn forget_keys(&self, found: &OwnVolume<'_>) -> Result<()> {
-        // What is written to an old-style snapshot only fills its exception store.
-        let is_written = found.volume.is_complete
-            && has_written_header(&found.tags.labels)
-            && !matches!(found.volume.kind, VolumeKind::Snapshot { .. });
-        let Some(header) = header_of(&found.tags.labels).filter(|_| is_written) else {
+        let Some(header) = written_header(found) else {
             return Ok(());
         };
         let now = self.group.now().await?;
@@ -142,4 +138,13 @@ impl Lvm {
 /// Returns a test for the existence of a volume with this name.
 pub(super) fn exists(name: String) -> impl Fn(&GroupMetadata) -> bool {
     move |now| now.volumes.contains_key(&name)
+}
+
+/// The size of the header of a volume that has a written one, which a removal overwrites.
+pub(super) fn written_header(found: &OwnVolume<'_>) -> Option<u64> {
+    // What is written to an old-style snapshot only fills its exception store.
+    let is_written = found.volume.is_complete
+        && has_written_header(&found.tags.labels)
+        && !matches!(found.volume.kind, VolumeKind::Snapshot { .. });
+    header_of(&found.tags.labels).filter(|_| is_written)
 }

@@ -9,7 +9,8 @@ use drumlin_lvm::{
 use crate::{
     Error, Kind, Result,
     backend::lvm::{
-        Lvm, OwnVolume, extend::Activation, thin::class::ThinClass, volume_type::VolumeType,
+        Lvm, OwnVolume, create::written_header, extend::Activation, thin::class::ThinClass,
+        volume_type::VolumeType,
     },
     backend::{Capacity, ChangedQuery, Fault, ImageSpec, RangeSink, Space, StorageKind},
     blocking,
@@ -126,12 +127,14 @@ impl VolumeType for ThinClass {
     }
 
     async fn remove(&self, lvm: &Lvm, found: &OwnVolume<'_>) -> Result<()> {
-        let now = lvm.group.now().await?;
-        match self.danger(lvm, &now).await {
-            None => lvm.forget_keys(found).await?,
-            // To overwrite what is shared takes new blocks, and to delete something is what a full pool needs.
-            Some(fault) => {
-                tracing::warn!(image = %found.tags.id, reason = fault.message, "header of an encrypted volume not overwritten before its removal");
+        if written_header(found).is_some() {
+            let now = lvm.group.now().await?;
+            match self.danger(lvm, &now).await {
+                None => lvm.forget_keys(found).await?,
+                // To overwrite what is shared takes new blocks, and to delete something is what a full pool needs.
+                Some(fault) => {
+                    tracing::warn!(image = %found.tags.id, reason = fault.message, "header of an encrypted volume not overwritten before its removal");
+                }
             }
         }
         lvm.group.change(vec![lvm.removal(found.volume)]).await
