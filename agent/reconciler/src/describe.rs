@@ -26,8 +26,9 @@ pub struct Description {
     /// Its row in the status.
     #[serde(flatten)]
     row: Row,
-    /// The line of its manifest in its file.
-    line: usize,
+    /// The line of its manifest in its file, if it is in a file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<usize>,
     /// When it was created, in RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     created: Option<String>,
@@ -71,7 +72,7 @@ pub fn describe(state_dir: &Path, key: &ObjectKey) -> Result<Description, Error>
     let last_operation = record.clone().last_operation().take();
     Ok(Description {
         row: shown_row(record, source.pruning().as_ref()),
-        line: record.drumlin.line,
+        line: record.place().map(|(_, line)| line),
         created: created.map(|created| created.0.to_string()),
         requested: match &record.body {
             Body::Volume(Of { spec, .. }) => Some(spec.capacity.to_string()),
@@ -141,10 +142,13 @@ impl Description {
         } = &self.row;
         let row = &self.row;
         let object = format!("{kind}/{namespace}/{name}");
-        let manifest = format!("{}:{}", row.file, self.line);
+        let manifest = self.line.map(|line| format!("{}:{line}", row.file));
+        // What is in no file comes from an API server or a schedule.
+        let origin = self.line.is_none().then_some(&row.file);
         for (field, value) in [
             ("Object", Some(&object)),
-            ("Manifest", Some(&manifest)),
+            ("Manifest", manifest.as_ref()),
+            ("From", origin),
             ("Orphan since", row.orphan_since.as_ref()),
             ("Created", self.created.as_ref()),
             ("Class", Some(&row.class)),

@@ -183,6 +183,13 @@ impl Record {
         self.body.kind().object(self.metadata.clone())
     }
 
+    /// The file and the line of its manifest, or of its last one; none for what is in no file: an object of an API server, or
+    /// a snapshot of a schedule.
+    pub(crate) fn place(&self) -> Option<(&str, usize)> {
+        let line = self.drumlin.line;
+        (line > 0).then_some((&*self.drumlin.file, line))
+    }
+
     /// Returns true if a manifest at this place (file and line) changes nothing.
     pub(crate) fn says(&self, object: &Object, (file, line): (&str, usize)) -> bool {
         let metadata = object.metadata();

@@ -28,14 +28,21 @@ async fn a_plan_names_the_snapshots_that_another_retention_destroys() {
     let changed = schedule("retention: {keepLast: 1}");
     write(&other.join("v.yaml"), &small("v"));
     write(&other.join("s.yaml"), &changed);
-    let mut plan = program(drumlin());
-    plan.envs(agent.options().environment.clone());
-    plan.args(["plan", "-o", "json", "--manifests", &text(other)]);
-    plan.args(["--state-dir", &text(agent.path("state"))]);
-    plan.args(["--endpoint", &text(agent.socket())]);
-    let planned = plan.output().unwrap();
-    assert_eq!(planned.status.code(), Some(2), "{planned:?}");
-    let planned: Value = serde_json::from_slice(&planned.stdout).unwrap();
+    let planned = |words: &[&str]| {
+        let mut plan = program(drumlin());
+        plan.envs(agent.options().environment.clone());
+        plan.arg("plan").args(words);
+        plan.args(["--manifests", &text(other.clone())]);
+        plan.args(["--state-dir", &text(agent.path("state"))]);
+        plan.args(["--endpoint", &text(agent.socket())]);
+        let planned = plan.output().unwrap();
+        assert_eq!(planned.status.code(), Some(2), "{planned:?}");
+        planned.stdout
+    };
+    let people = String::from_utf8(planned(&[])).unwrap();
+    assert!(people.contains("(of schedule s)"), "{people}");
+    assert!(!people.contains(":0)"), "{people}");
+    let planned: Value = serde_json::from_slice(&planned(&["-o", "json"])).unwrap();
     let lines = planned["changes"].as_array().unwrap();
     let of = |action: &'static str| lines.iter().filter(move |line| line["action"] == *action);
     let update = of("update").next().unwrap()["detail"].as_str().unwrap();
@@ -48,6 +55,8 @@ async fn a_plan_names_the_snapshots_that_another_retention_destroys() {
         assert_eq!(line["rpcs"], serde_json::json!(["DeleteSnapshot"]));
         assert_eq!(line["bytes"], 16 << 20);
         assert!(line["since"].is_string(), "{line}");
+        assert_eq!(line["schedule"], "s");
+        assert!(line["file"].is_null() && line["line"].is_null(), "{line}");
     }
     timed.host.write("s.yaml", &[changed]);
     timed.host.until("s", &["True", "RetentionChanged"]).await;
@@ -146,6 +155,15 @@ async fn as_many_snapshots_are_kept_as_the_schedule_says_and_commands_show_whose
     let wide = ["get", "dsnap", "-o", "wide", "--state-dir", &state];
     let wide = String::from_utf8(timed.host.agent.command(&wide).stdout).unwrap();
     assert!(wide.contains("schedule s"), "{wide}");
+    let name = child["metadata"]["name"].as_str().unwrap();
+    let described = ["describe", "dsnap", name, "--state-dir", &state];
+    let described = timed.host.agent.command(&described).stdout;
+    let described = String::from_utf8(described).unwrap();
+    assert!(
+        described.contains("From:         schedule s\n"),
+        "{described}"
+    );
+    assert!(!described.contains(":0\n"), "{described}");
     let one = ["get", "dsched", "s", "-o", "json", "--state-dir", &state];
     let one: Value = serde_json::from_slice(&timed.host.agent.command(&one).stdout).unwrap();
     assert_eq!(one["kind"], "SnapshotSchedule");

@@ -54,10 +54,15 @@ pub struct PlannedChange {
     pub detail: String,
     /// The RPCs that would be sent, in their order; one that is repeated stands once.
     pub rpcs: Vec<String>,
-    /// The file of its manifest, or the last one.
-    pub file: String,
+    /// The file of its manifest, or the last one; a snapshot of a schedule has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
     /// The line in it, from 1.
-    pub line: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<usize>,
+    /// The schedule of a snapshot that has no manifest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<String>,
     /// The reason, as in its `Ready` condition; for what is blocked or waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -188,6 +193,7 @@ impl Difference<'_> {
                 rpcs.push((*rpc).to_owned());
             }
         }
+        let place = self.after.place();
         PlannedChange {
             action,
             kind,
@@ -195,8 +201,12 @@ impl Difference<'_> {
             name,
             detail,
             rpcs,
-            file: self.after.drumlin.file.clone(),
-            line: self.after.drumlin.line,
+            file: place.map(|(file, _)| file.to_owned()),
+            line: place.map(|(_, line)| line),
+            schedule: match place {
+                None => self.after.drumlin.schedule.clone(),
+                Some(_) => None,
+            },
             reason: None,
             bytes: None,
             since: None,

@@ -121,7 +121,11 @@ impl Line {
             .bytes
             .map(|bytes| Quantity::from_bytes(bytes).to_string());
         let age = change.since.as_deref().and_then(age);
-        let place = format!("({}:{})", change.file, change.line);
+        let place = match (&change.file, change.line, &change.schedule) {
+            (Some(file), Some(line), _) => format!("({file}:{line})"),
+            (_, _, Some(schedule)) => format!("(of schedule {schedule})"),
+            _ => String::new(),
+        };
         let key = ObjectKey {
             kind: change.kind.clone(),
             namespace: change.namespace.clone(),
@@ -136,7 +140,8 @@ impl Line {
                     age.unwrap_or_default(),
                     change.detail
                 ));
-                (words.join(", "), format!("(last in {})", change.file))
+                let file = change.file.as_deref().unwrap_or_default();
+                (words.join(", "), format!("(last in {file})"))
             }
             Action::Destroy | Action::Release => {
                 let mut words: Vec<String> = size.into_iter().collect();
