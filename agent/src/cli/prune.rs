@@ -11,7 +11,7 @@ use crate::duration::duration;
 /// What becomes of objects whose manifests are gone.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct PruneArguments {
-    /// What becomes of objects whose manifests were removed from the directory. `auto` destroys those with `deletionPolicy: Delete`, if the
+    /// What becomes of objects whose manifests were removed from the directory. `auto` destroys those with `deletionPolicy: Delete`, and moves volumes with `Trash` to the trash, if the
     /// directory has the file `.drumlin-prune`: after --prune-grace and three scans, at most one of them, or a tenth of all objects, an hour [default: never]
     #[arg(long, env = "DRUMLIN_PRUNE", value_name = "WHEN")]
     pub(crate) prune: Option<PruneWhen>,
