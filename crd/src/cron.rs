@@ -11,6 +11,8 @@ use jiff::{
     tz::{self, TimeZone, TimeZoneDatabase},
 };
 
+use crate::yaml::nearest;
+
 /// Maximum number of characters of an expression.
 pub const LONGEST: usize = 256;
 
@@ -107,6 +109,15 @@ pub fn time_zone(name: &str) -> Option<TimeZone> {
     let found = tz::db().get(name);
     let found = found.or_else(|_| TimeZoneDatabase::bundled().get(name));
     found.ok()
+}
+
+/// The time zone whose name is most like one that there is not.
+pub fn nearest_time_zone(name: &str) -> Option<String> {
+    let known: Vec<String> = tz::db().available().map(|zone| zone.to_string()).collect();
+    let bundled = TimeZoneDatabase::bundled();
+    let bundled: Vec<String> = bundled.available().map(|zone| zone.to_string()).collect();
+    let known = known.iter().chain(&bundled).map(String::as_str);
+    nearest(name, known).map(str::to_owned)
 }
 
 /// The regular expression of the schema: the form alone, so that a server's refusal of anything else can be read.

@@ -71,7 +71,11 @@ use crate::{
         priority = 1
     )
 )]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "a map with members or selector"
+)]
 #[x_kube(
     validation = ("!has(oldSelf.nodeName) || (has(self.nodeName) && self.nodeName == oldSelf.nodeName)", "nodeName cannot be changed once it is set"),
     validation = ("has(self.members) != has(self.selector)", "exactly one of members and selector must be set")
@@ -129,7 +133,11 @@ impl fmt::Display for MemberKind {
 #[derive(
     Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "a map such as {kind: Volume, name: data}"
+)]
 pub struct GroupMember {
     /// Kind of the member.
     pub kind: MemberKind,

@@ -72,7 +72,11 @@ use crate::{
         priority = 1
     )
 )]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "a map such as {groupName: db}"
+)]
 #[x_kube(validation = ("!has(oldSelf.nodeName) || (has(self.nodeName) && self.nodeName == oldSelf.nodeName)", "nodeName cannot be changed once it is set"))]
 pub struct GroupSnapshotSpec {
     /// Node of the group. When omitted, the agent of that node sets it. Immutable once set.

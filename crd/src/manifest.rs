@@ -226,7 +226,11 @@ impl<'a> Head<'a> {
 /// A complete document. Fields written by a server are accepted, so that the output of `kubectl get -o yaml` is a valid
 /// manifest.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[serde(
+    deny_unknown_fields,
+    rename_all = "camelCase",
+    expecting = "a map with apiVersion, kind, metadata and spec"
+)]
 struct Full<S> {
     #[serde(rename = "apiVersion")]
     _api_version: IgnoredAny,
@@ -239,7 +243,11 @@ struct Full<S> {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[serde(
+    deny_unknown_fields,
+    rename_all = "camelCase",
+    expecting = "a map such as {name: data}"
+)]
 struct Metadata {
     name: String,
     #[serde(default)]

@@ -3,7 +3,10 @@
 use std::{fmt, str::FromStr};
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{Error, Visitor},
+};
 
 /// Billionths: the resolution of quantities in Kubernetes.
 const NANOS: u128 = 1_000_000_000;
@@ -11,9 +14,29 @@ const NANOS: u128 = 1_000_000_000;
 const MOST_DIGITS: usize = 30;
 
 /// A quantity as written. Only strings are accepted: a number could have lost its unit.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Quantity(#[schemars(length(max = 64))] pub String);
+
+impl<'de> Deserialize<'de> for Quantity {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+
+        impl Visitor<'_> for Reader {
+            type Value = Quantity;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a size with its unit, such as 10Gi")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Quantity, E> {
+                Ok(Quantity(text.to_owned()))
+            }
+        }
+
+        deserializer.deserialize_str(Reader)
+    }
+}
 
 /// Error for an invalid quantity of bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]

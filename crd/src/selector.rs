@@ -9,7 +9,11 @@ use serde::{Deserialize, Serialize};
 
 /// Label selector: all requirements must match. An empty selector matches all objects.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "a map such as {matchLabels: {app: db}}"
+)]
 pub struct Selector {
     /// Labels that must have exactly these values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -23,7 +27,11 @@ pub struct Selector {
 
 /// A requirement on one label.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "a map such as {key: app, operator: In, values: [db]}"
+)]
 pub struct Requirement {
     /// Key of the label.
     #[schemars(length(min = 1, max = 317))]

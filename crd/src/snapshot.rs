@@ -77,7 +77,11 @@ use crate::{
         priority = 1
     )
 )]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "a map such as {source: {volumeName: data}}"
+)]
 #[x_kube(validation = ("!has(oldSelf.nodeName) || (has(self.nodeName) && self.nodeName == oldSelf.nodeName)", "nodeName cannot be changed once it is set"))]
 pub struct SnapshotSpec {
     /// Node of the source volume. When omitted, the agent of that node sets it. Immutable once set.
@@ -98,7 +102,11 @@ pub struct SnapshotSpec {
 
 /// Source of a snapshot: set exactly one field.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "a map such as {volumeName: data}"
+)]
 #[x_kube(validation = ("has(self.volumeName) != has(self.persistentVolumeClaimName)", "exactly one of volumeName and persistentVolumeClaimName must be set"))]
 pub struct SnapshotSource {
     /// A Volume of this namespace.

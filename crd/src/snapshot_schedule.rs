@@ -90,7 +90,11 @@ use crate::{
         priority = 1
     )
 )]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "a map with target and schedule"
+)]
 #[x_kube(validation = ("!has(oldSelf.nodeName) || (has(self.nodeName) && self.nodeName == oldSelf.nodeName)", "nodeName cannot be changed once it is set"))]
 pub struct SnapshotScheduleSpec {
     /// Node of the target. When omitted, the agent of that node sets it. Immutable once set.
@@ -128,7 +132,11 @@ pub struct SnapshotScheduleSpec {
 
 /// Target of a schedule: set exactly one field.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "a map such as {volumeName: data}"
+)]
 #[x_kube(validation = ("[has(self.groupName), has(self.volumeName), has(self.persistentVolumeClaimName)].exists_one(x, x)", "exactly one of groupName, volumeName and persistentVolumeClaimName must be set"))]
 pub struct ScheduleTarget {
     /// A `VolumeGroup` of this namespace.
@@ -147,7 +155,12 @@ pub struct ScheduleTarget {
 
 /// Which snapshots are kept: those that any of these fields asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    default,
+    expecting = "a map such as {keepLast: 24, daily: 7}"
+)]
 pub struct Retention {
     /// Number of newest snapshots that are kept.
     #[schemars(range(min = 1, max = 1000))]

@@ -229,14 +229,15 @@ pub fn schedule(name: &str, spec: &SnapshotScheduleSpec) -> Vec<FieldError> {
     if let Err(error) = spec.schedule.parse::<Cron>() {
         checks.that(false, "spec.schedule", error.to_string());
     }
-    checks.that(
-        cron::time_zone(&spec.time_zone).is_some(),
-        "spec.timeZone",
-        format!(
-            "{:?} is not a time zone of the IANA database, such as UTC or Europe/Berlin",
+    if cron::time_zone(&spec.time_zone).is_none() {
+        let near = cron::nearest_time_zone(&spec.time_zone);
+        let hint = near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
+        let message = format!(
+            "{:?} is not a time zone of the IANA database, such as UTC or Europe/Berlin{hint}",
             spec.time_zone
-        ),
-    );
+        );
+        checks.that(false, "spec.timeZone", message);
+    }
     checks.that(
         spec.jitter_seconds <= 86_400,
         "spec.jitterSeconds",

@@ -79,7 +79,11 @@ use crate::{
         priority = 1
     )
 )]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "a map such as {capacity: 10Gi}"
+)]
 #[x_kube(validation = ("!has(oldSelf.nodeName) || (has(self.nodeName) && self.nodeName == oldSelf.nodeName)", "nodeName cannot be changed once it is set"))]
 #[x_kube(validation = ("has(self.source) == has(oldSelf.source)", "source cannot be added or removed"))]
 pub struct VolumeSpec {
@@ -164,7 +168,11 @@ impl FsType {
 
 /// Source of the contents of a volume: set exactly one field.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "a map such as {snapshotName: data-1}"
+)]
 #[x_kube(validation = ("[has(self.snapshotName), has(self.groupSnapshot), has(self.volumeName)].exists_one(x, x)", "exactly one of snapshotName, groupSnapshot and volumeName must be set"))]
 pub struct VolumeSource {
     /// A Snapshot of this namespace.
@@ -182,7 +190,11 @@ pub struct VolumeSource {
 
 /// One member of a group snapshot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "a map such as {name: db-1, member: data}"
+)]
 pub struct GroupSnapshotMember {
     /// The `GroupSnapshot`.
     #[schemars(length(min = 1, max = 253))]
@@ -197,7 +209,11 @@ pub struct GroupSnapshotMember {
 
 /// Mount of a volume on its host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "a map such as {path: /srv/data}"
+)]
 pub struct VolumeMount {
     /// Directory on which the volume is mounted, or for a raw volume the file that becomes its device node; created if missing.
     #[schemars(length(min = 1, max = 4095), regex(pattern = "^(/[^/\\x00]+)+$"))]

@@ -41,7 +41,12 @@ pub(crate) const DRIVER: &str = "csi.drumlin.dev";
 
 /// The contents of the configuration file.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+#[serde(
+    deny_unknown_fields,
+    rename_all = "camelCase",
+    default,
+    expecting = "a map of settings"
+)]
 struct File {
     node: Option<String>,
     endpoint: Option<String>,
@@ -125,14 +130,24 @@ impl From<OnGroup> for OnGroupDelete {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+#[serde(
+    deny_unknown_fields,
+    rename_all = "camelCase",
+    default,
+    expecting = "a map such as {level: info, format: json}"
+)]
 struct Log {
     level: Option<String>,
     format: Option<LogFormat>,
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+#[serde(
+    deny_unknown_fields,
+    rename_all = "camelCase",
+    default,
+    expecting = "a map such as {otlpEndpoint: 'http://127.0.0.1:4317'}"
+)]
 struct Tracing {
     otlp_endpoint: Option<String>,
 }
@@ -464,6 +479,66 @@ mod tests {
             let error = wrong(&format!("node: n\n{file}\n"));
             assert!(error.contains(&format!("config.yaml: {place}")), "{error}");
         }
+    }
+
+    #[test]
+    fn what_is_expected_is_said_in_words_of_the_documentation() {
+        let of_class = |rest: &str| format!("classes: [{{name: a, {rest}}}]");
+        let thin = |rest: &str| of_class(&format!("thin: {{volumeGroup: v, pool: p, {rest}}}"));
+        for (file, expected) in [
+            (
+                "log: info".to_owned(),
+                "a map such as {level: info, format: json}",
+            ),
+            ("tracing: x".to_owned(), "a map such as {otlpEndpoint: "),
+            ("prune: auto".to_owned(), "a map such as {mode: auto"),
+            ("prune: {mode: 5}".to_owned(), "a word"),
+            ("kubelet: true".to_owned(), "a map such as {register: true}"),
+            ("metrics: 9808".to_owned(), "a map such as {listen: "),
+            ("classes: {a: b}".to_owned(), "a list"),
+            ("classes: [a]".to_owned(), "a map such as {name: fast"),
+            ("maxVolumesPerNode: -1".to_owned(), "a whole number"),
+            ("onGroupDelete: 5".to_owned(), "a word"),
+            (
+                of_class("directory: /a"),
+                "a map such as {path: /srv/images}",
+            ),
+            (
+                of_class("thin: vg0"),
+                "a map such as {volumeGroup: vg0, pool: pool0}",
+            ),
+            (of_class("thick: vg0"), "a map such as {volumeGroup: vg0}"),
+            (
+                of_class("trash: 7d"),
+                "a map such as {keep: 7d, maxFill: 80%}",
+            ),
+            (of_class("limits: 5"), "a map such as {readIops: 1000}"),
+            (of_class("limits: {readIops: x}"), "a whole number"),
+            (of_class("encryption: luks2"), "a map such as {type: luks2"),
+            (
+                of_class("encryption: {type: luks2, key: /k}"),
+                "a map with file, credential or command",
+            ),
+            (of_class("nodeSelector: a"), "a map such as {matchLabels: "),
+            (
+                of_class("nodeSelector: {matchExpressions: [a]}"),
+                "a map such as {key: app",
+            ),
+            (thin("create: 5"), "a map such as {size: 80%VG}"),
+            (
+                thin("adoptNode: 5"),
+                "expected the name of a node, or a list of them",
+            ),
+            (thin("overcommit: x"), "a number"),
+            (thin("longestFreeze: x"), "a whole number"),
+        ] {
+            let error = wrong(&format!("node: n\n{file}\n"));
+            assert!(error.contains(expected), "{file}: {error}");
+            for word in ["struct", "enum", "variant", "Option", "u32", "u64", "f64"] {
+                assert!(!error.contains(word), "{file}: {error}");
+            }
+        }
+        assert!(wrong("text").contains("a map of settings"));
     }
 
     #[test]

@@ -17,7 +17,12 @@ const REGISTRATION_DIR: &str = "/var/lib/kubelet/plugins_registry";
 
 /// The key `kubelet` of the configuration file.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+#[serde(
+    deny_unknown_fields,
+    rename_all = "camelCase",
+    default,
+    expecting = "a map such as {register: true}"
+)]
 pub(super) struct FileKubelet {
     register: Option<bool>,
     registration_dir: Option<PathBuf>,

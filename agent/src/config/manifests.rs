@@ -3,6 +3,7 @@
 use std::{fmt, time::Duration};
 
 use clap::ValueEnum;
+use drumlin_crd::yaml::nearest;
 use drumlin_reconciler::Prune;
 use serde::{
     Deserialize, Deserializer,
@@ -25,7 +26,12 @@ const KINDS: [ObjectKind; 3] = [
 
 /// The key `prune` of the configuration file.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+#[serde(
+    deny_unknown_fields,
+    rename_all = "camelCase",
+    default,
+    expecting = "a map such as {mode: auto, grace: 1h}"
+)]
 pub(super) struct FilePrune {
     mode: Option<PruneWhen>,
     #[serde(deserialize_with = "time")]
@@ -94,7 +100,12 @@ impl<'de> Deserialize<'de> for FileKind {
         kind.map(Self).map_err(|_| {
             let kinds = ObjectKind::value_variants().iter();
             let kinds: Vec<&str> = kinds.map(|kind| kind.as_str()).collect();
-            D::Error::custom(format!("{text:?} must be one of {}", kinds.join(", ")))
+            let near = nearest(&text, kinds.iter().copied());
+            let hint = near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
+            D::Error::custom(format!(
+                "{text:?} must be one of {}{hint}",
+                kinds.join(", ")
+            ))
         })
     }
 }
@@ -179,6 +190,15 @@ mod tests {
         let all = prune(&none, read("{mode: auto}")).unwrap();
         assert_eq!(all.grace_seconds, 900);
         assert_eq!(kinds_of(&all), ["GroupSnapshot", "Snapshot", "VolumeGroup"]);
+    }
+
+    #[test]
+    fn a_kind_that_is_not_known_is_told_with_the_nearest_one() {
+        let read = |text: &str| drumlin_crd::yaml::from_str::<FilePrune>(text);
+        let error = read("{kinds: [Volum]}").unwrap_err().to_string();
+        assert!(error.ends_with("; did you mean Volume?"), "{error}");
+        let error = read("{kinds: [disk]}").unwrap_err().to_string();
+        assert!(error.ends_with("SnapshotSchedule"), "{error}");
     }
 
     #[test]

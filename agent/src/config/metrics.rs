@@ -7,7 +7,12 @@ use crate::{cli::MetricsArguments, metrics::MetricsTargets};
 
 /// The key `metrics` of the configuration file.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+#[serde(
+    deny_unknown_fields,
+    rename_all = "camelCase",
+    default,
+    expecting = "a map such as {listen: '127.0.0.1:9808'}"
+)]
 pub(super) struct FileMetrics {
     listen: Option<String>,
     textfile: Option<String>,

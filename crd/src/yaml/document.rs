@@ -88,7 +88,7 @@ pub(super) fn try_read<T: DeserializeOwned>(value: Value) -> Result<T, Mistake> 
                 Segment::Enum { .. } | Segment::Unknown => None,
             })
             .collect();
-        let reason = error.inner().to_string();
+        let reason = in_words(error.inner().to_string());
         // The reported path of an unknown field is either its own or that of its parent.
         if let Some(unknown) = quoted_after(&reason, "unknown field `")
             && path.last().is_none_or(|last| last != unknown)
@@ -97,6 +97,25 @@ pub(super) fn try_read<T: DeserializeOwned>(value: Value) -> Result<T, Mistake> 
         }
         Mistake { path, reason }
     })
+}
+
+/// A message with words in place of the types of the program.
+fn in_words(mut message: String) -> String {
+    let words = [
+        ("expected u16", "expected a whole number, 0 to 65535"),
+        ("expected u32", "expected a whole number, 0 to 4294967295"),
+        ("expected u64", "expected a whole number, not less than 0"),
+        ("expected i64", "expected a whole number"),
+        ("expected f64", "expected a number"),
+        ("expected a Value::Tagged enum", "expected a word"),
+        ("expected a sequence", "expected a list"),
+    ];
+    let known = words.iter().find(|(end, _)| message.ends_with(end));
+    if let Some((end, words)) = known {
+        message.truncate(message.len() - end.len());
+        message.push_str(words);
+    }
+    message
 }
 
 /// The word in backticks that a message begins with, after `prefix`.

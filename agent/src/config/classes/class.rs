@@ -40,7 +40,11 @@ pub(crate) enum Storage {
 
 /// A class of the configuration file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[serde(
+    deny_unknown_fields,
+    rename_all = "camelCase",
+    expecting = "a map such as {name: fast, directory: {path: /srv/images}}"
+)]
 pub(crate) struct FileClass {
     name: ClassName,
     #[serde(default)]

@@ -14,7 +14,11 @@ use super::{
 };
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[serde(
+    deny_unknown_fields,
+    rename_all = "camelCase",
+    expecting = "a map such as {path: /srv/images}"
+)]
 pub(super) struct FileDirectory {
     pub(super) path: PathBuf,
     #[serde(default)]

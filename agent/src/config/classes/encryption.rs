@@ -9,7 +9,11 @@ use serde::{Deserialize, Serialize};
 use super::super::key::{AtKey, refused};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[serde(
+    deny_unknown_fields,
+    rename_all = "camelCase",
+    expecting = "a map such as {type: luks2, key: {file: /etc/drumlin/key}}"
+)]
 pub(super) struct FileEncryption {
     /// The format of the header. There is one so far, and it is named so that another one can be added.
     #[serde(rename = "type")]
@@ -28,7 +32,10 @@ enum FileType {
 
 /// Where a key comes from: one of these.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a map with file, credential or command"
+)]
 struct FileKey {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     file: Option<PathBuf>,

@@ -9,7 +9,11 @@ use super::{
 };
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[serde(
+    deny_unknown_fields,
+    rename_all = "camelCase",
+    expecting = "a map such as {readIops: 1000}"
+)]
 pub(super) struct FileLimits {
     /// Reads per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -12,7 +12,11 @@ use super::{
 };
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[serde(
+    deny_unknown_fields,
+    rename_all = "camelCase",
+    expecting = "a map such as {volumeGroup: vg0}"
+)]
 pub(super) struct FileThick {
     volume_group: String,
     #[serde(default)]

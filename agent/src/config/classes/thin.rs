@@ -15,7 +15,11 @@ use super::{
 };
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[serde(
+    deny_unknown_fields,
+    rename_all = "camelCase",
+    expecting = "a map such as {volumeGroup: vg0, pool: pool0}"
+)]
 pub(super) struct FileThin {
     volume_group: String,
     pool: String,
@@ -39,7 +43,11 @@ pub(super) struct FileThin {
 
 /// A thin pool that is created on first use.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[serde(
+    deny_unknown_fields,
+    rename_all = "camelCase",
+    expecting = "a map such as {size: 80%VG}"
+)]
 struct FileCreate {
     size: String,
     #[serde(default)]

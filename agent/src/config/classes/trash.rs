@@ -10,7 +10,11 @@ use super::{super::key::AtKey, values::percent};
 use crate::duration::duration;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[serde(
+    deny_unknown_fields,
+    rename_all = "camelCase",
+    expecting = "a map such as {keep: 7d, maxFill: 80%}"
+)]
 pub(super) struct FileTrash {
     /// Such as `7d`: a week, if it is not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -14,7 +14,7 @@ pub(super) struct FileFreeze(Option<u64>);
 
 /// One name, or several.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected the name of a node, or a list of them")]
 pub(super) enum FileNodes {
     One(String),
     Several(Vec<String>),
