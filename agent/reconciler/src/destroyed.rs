@@ -80,7 +80,12 @@ fn end_of(record: &Record) -> Option<ObjectEvent> {
         ));
     }
     if record.drumlin.is_pruned {
-        let message = "destroyed because its manifest was gone (--prune=auto)".to_owned();
+        let what = if record.drumlin.is_trashed {
+            "moved to the trash"
+        } else {
+            "destroyed"
+        };
+        let message = format!("{what} because its manifest was gone (--prune=auto)");
         return Some(at(then, "Pruned", message));
     }
     if let Some(schedule) = &record.drumlin.schedule {

@@ -86,6 +86,9 @@ pub(crate) struct Book {
     /// The deletion or release that `state: absent` requests is complete.
     #[serde(default)]
     pub(crate) destroyed: bool,
+    /// The volume that was deleted is in the trash.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_trashed: bool,
     /// Its manifest is gone, and it is destroyed because of that.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_pruned: bool,
@@ -158,6 +161,7 @@ impl Record {
                 grow_file_system: false,
                 lost: false,
                 destroyed: false,
+                is_trashed: false,
                 is_pruned: false,
                 owner_unset: false,
                 applied: Vec::new(),
@@ -497,6 +501,7 @@ mod tests {
             "growFileSystem": true,
             "lost": false,
             "destroyed": false,
+            "isTrashed": true,
             "isPruned": true,
             "ownerUnset": true,
             "applied": ["n/c/1"],

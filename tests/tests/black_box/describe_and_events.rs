@@ -313,7 +313,7 @@ async fn an_orphan_is_deleted_by_its_name_after_it_is_unmounted_and_has_left_its
     assert!(deleted.status.success(), "{deleted:?}");
     let said = String::from_utf8_lossy(&deleted.stdout).into_owned();
     assert!(
-        said.contains("this deletes, permanently unless its class has a trash:\nVolume "),
+        said.contains("this deletes, permanently:\nVolume "),
         "{said}"
     );
     assert!(said.contains(": 16Mi, owned by "), "{said}");

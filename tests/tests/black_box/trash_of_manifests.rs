@@ -2,11 +2,106 @@
 
 use serde_json::Value;
 
+use drumlin_tests::{agent::Options, storage::Scratch};
+
 use crate::{
     foreign_helpers::done,
     helpers::{get, put, text},
     host::{Host, absent, small, volume},
 };
+
+const SNAPSHOT: &str = "apiVersion: drumlin.dev/v1alpha1
+kind: Snapshot
+metadata: {name: s}
+spec: {source: {volumeName: v}, deletionPolicy: Retain}
+";
+
+/// A host whose class has a trash.
+async fn with_trash() -> Host {
+    let scratch = Scratch::new();
+    let directory = text(scratch.directory("images"));
+    let class = format!("{{name: default, directory: {{path: {directory}}}, trash: {{keep: 1d}}}}");
+    let options = Options {
+        config: Some(format!("classes: [{class}]\n")),
+        ..Options::default()
+    };
+    Host::over(scratch, options).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_of_a_class_with_a_trash_is_said_to_go_there() {
+    let host = with_trash().await;
+    let never_used = volume("blank", "16Mi", "fsType: ext4\ndeletionPolicy: Delete");
+    host.write("v.yaml", &[manifest(&host, "Delete")]);
+    host.write("blank.yaml", &[never_used.clone()]);
+    host.until("v", &["True"]).await;
+    host.until("blank", &["True"]).await;
+    // Planned while no reconciler acts on it.
+    let planned = host.agent.path("planned");
+    std::fs::create_dir(&planned).unwrap();
+    for (file, manifest) in [
+        ("v.yaml", manifest(&host, "Delete")),
+        ("blank.yaml", never_used.clone()),
+    ] {
+        std::fs::write(planned.join(file), absent(&manifest)).unwrap();
+    }
+    let state = text(host.agent.path("state"));
+    let socket = format!("unix://{}", text(host.agent.socket()));
+    let arguments = [
+        "--manifests",
+        &text(planned),
+        "--state-dir",
+        &state,
+        "--endpoint",
+        &socket,
+    ];
+    let output = host.agent.command(&[&["plan"], &arguments[..]].concat());
+    let plan = String::from_utf8(output.stdout).unwrap();
+    let line = |name: &str| plan.lines().find(|line| line.contains(name)).unwrap();
+    assert!(
+        line("Volume/default/v ").contains("moved to the trash"),
+        "{plan}"
+    );
+    assert!(
+        !line("Volume/default/blank ").contains("moved to the trash"),
+        "{plan}"
+    );
+    host.write("v.yaml", &[absent(&manifest(&host, "Delete"))]);
+    host.write("blank.yaml", &[absent(&never_used)]);
+    let line = host.until("v", &["Deleted"]).await;
+    assert!(line.contains("moved to the trash"), "{line}");
+    let line = host.until("blank", &["Deleted"]).await;
+    assert!(
+        line.contains("deleted; its manifest can be removed"),
+        "{line}"
+    );
+    let table = printed(&host, &["trash"]);
+    assert!(table.contains("file default/v"), "{table}");
+    assert!(!table.contains("blank"), "{table}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_deleted_by_hand_is_said_to_go_to_the_trash_if_it_does() {
+    let host = with_trash().await;
+    host.write("v.yaml", &[manifest(&host, "Retain"), SNAPSHOT.to_owned()]);
+    // The directory is not empty.
+    host.write("other.yaml", &[small("other")]);
+    host.until("s", &["True"]).await;
+    std::fs::remove_file(host.manifests.join("v.yaml")).unwrap();
+    host.until("s", &["Orphan"]).await;
+    host.until("v", &["Orphan"]).await;
+    let told = done(&host.agent, "delete", &["dsnap", "s", "--yes"]);
+    assert!(
+        told.starts_with("this deletes, permanently:\nSnapshot "),
+        "{told}"
+    );
+    assert!(told.ends_with("\ndeleted\n"), "{told}");
+    let told = done(&host.agent, "delete", &["dv", "v", "--yes"]);
+    assert!(told.starts_with("this moves to the trash"), "{told}");
+    assert!(told.ends_with("`drumlin trash` shows it\n"), "{told}");
+    let table = printed(&host, &["trash"]);
+    assert!(table.contains("file default/v"), "{table}");
+}
 
 fn manifest(host: &Host, policy: &str) -> String {
     let path = host.path("v");

@@ -108,12 +108,12 @@ impl Deletion {
     /// Describes what would be destroyed.
     pub fn shown(&self) -> String {
         let (mut text, object) = match (&self.object, &self.orphan) {
-            (Some(object), _) if self.is_to_trash() => {
+            (Some(object), _) if self.ends_in_trash() => {
                 let head = "this moves to the trash, from which `drumlin undelete` brings it back:";
                 (format!("{head}\n{}", self.line(object)), object)
             }
             (Some(object), _) => {
-                let head = "this deletes, permanently unless its class has a trash:";
+                let head = "this deletes, permanently:";
                 (format!("{head}\n{}", self.line(object)), object)
             }
             (None, orphan) => {
@@ -150,14 +150,20 @@ impl Deletion {
 
     /// Describes what was destroyed.
     pub fn told(&self) -> &'static str {
-        if self.is_to_trash() {
+        if self.ends_in_trash() {
             "moved to the trash, where `drumlin trash` shows it"
         } else {
             "deleted"
         }
     }
 
-    /// Returns true if it goes to the trash, as the last manifest of the orphan asks.
+    /// Returns true if it goes to the trash, as its class or the last manifest of the orphan asks.
+    fn ends_in_trash(&self) -> bool {
+        let is_of_class = |object: &InventoryObject| object.to_trash;
+        self.is_to_trash() || self.object.as_ref().is_some_and(is_of_class)
+    }
+
+    /// Returns true if it has to be moved to the trash, as the last manifest of the orphan asks.
     fn is_to_trash(&self) -> bool {
         let is_volume = |object: &InventoryObject| object.kind() == ObjectKind::Volume;
         let asks = |orphan: &Record| orphan.deletion_policy() == VolumeDeletionPolicy::Trash;

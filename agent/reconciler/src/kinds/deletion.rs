@@ -38,14 +38,16 @@ impl Pass<'_> {
             self.shared.wake_waiting();
         }
         let (reason, message) = match self.record.deletion_policy() {
-            VolumeDeletionPolicy::Delete => {
-                ("Deleted", "deleted; its manifest can be removed".to_owned())
-            }
-            VolumeDeletionPolicy::Trash => (
+            VolumeDeletionPolicy::Delete | VolumeDeletionPolicy::Trash
+                if self.record.drumlin.is_trashed =>
+            (
                 "Deleted",
                 "moved to the trash, where `drumlin trash` shows it; its manifest can be removed"
                     .to_owned(),
             ),
+            VolumeDeletionPolicy::Delete | VolumeDeletionPolicy::Trash => {
+                ("Deleted", "deleted; its manifest can be removed".to_owned())
+            }
             VolumeDeletionPolicy::Retain if self.handle().is_empty() => (
                 "Released",
                 "released before a volume was created".to_owned(),
@@ -63,6 +65,9 @@ impl Pass<'_> {
     }
 
     async fn delete_volume(&mut self) -> Result<(), Halt> {
+        // Only to say what becomes of it; another CSI driver than our agent has no trash.
+        let object = self.client.object(&self.handle()).await;
+        let object = object.ok().flatten();
         let request = v1::DeleteVolumeRequest {
             volume_id: self.handle(),
             ..v1::DeleteVolumeRequest::default()
@@ -72,6 +77,7 @@ impl Pass<'_> {
         let deleted = call("DeleteVolume", PATIENCE, deleted).await;
         gone_is_fine(deleted).map_err(blocked)?;
         self.point("volume.delete.called");
+        self.record.drumlin.is_trashed = object.is_some_and(|object| object.to_trash);
         self.forget_volume();
         Ok(())
     }
@@ -84,6 +90,7 @@ impl Pass<'_> {
         let moved = call("TrashVolume", PATIENCE, trash.trash_volume(request)).await;
         gone_is_fine(moved).map_err(blocked)?;
         self.point("volume.delete.called");
+        self.record.drumlin.is_trashed = true;
         self.forget_volume();
         Ok(())
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use drumlin_crd::{ObjectKey, Quantity, VolumeMount, names};
+use drumlin_proto::drumlin::v1::InventoryObject;
 use serde::Serialize;
 
 use crate::{
@@ -80,8 +81,8 @@ pub(super) struct Difference<'a> {
     /// The record that a dry run has left, or the last one where it has left none.
     pub(super) after: &'a Record,
     pub(super) calls: &'a [&'static str],
-    /// The size of its resource as it is, in bytes, where the agent says so.
-    pub(super) found: Option<u64>,
+    /// Its resource as it is, where the agent says so.
+    pub(super) found: Option<&'a InventoryObject>,
     /// Why its resource is destroyed and its record forgotten, for people, if no manifest asks for that.
     pub(super) destroyed: Option<&'a str>,
 }
@@ -148,7 +149,7 @@ impl Difference<'_> {
     /// The destruction of what has no manifest that could ask for it.
     fn destruction(&self, why: &str) -> PlannedChange {
         let mut details = vec![why.to_owned()];
-        if self.calls("TrashVolume") {
+        if self.is_trashed() {
             details.push("moved to the trash".to_owned());
         }
         let mut line = self.line(Action::Destroy, details.join(", "));
@@ -234,6 +235,17 @@ impl Difference<'_> {
         Some(line)
     }
 
+    /// Returns true if its volume goes to the trash, as the manifest or its class asks.
+    fn is_trashed(&self) -> bool {
+        let is_of_class = self.found.is_some_and(|found| found.to_trash);
+        self.calls("TrashVolume") || (is_of_class && self.calls("DeleteVolume"))
+    }
+
+    /// The size of its resource as it is, in bytes.
+    fn size(&self) -> Option<u64> {
+        u64::try_from(self.found?.size_bytes).ok()
+    }
+
     fn calls(&self, rpc: &str) -> bool {
         self.calls.contains(&rpc)
     }
@@ -246,7 +258,7 @@ impl Difference<'_> {
     fn change(&self) -> (Action, Vec<String>) {
         if self.after.is_absent() {
             let is_destroyed = self.after.deletion_policy().deletes();
-            return if self.calls("TrashVolume") {
+            return if self.is_trashed() {
                 (Action::Destroy, vec!["moved to the trash".to_owned()])
             } else if is_destroyed && self.calls_a("Delete") {
                 (Action::Destroy, Vec::new())
@@ -317,7 +329,7 @@ impl Difference<'_> {
         if !self.calls("ControllerExpandVolume") {
             return None;
         }
-        let found = || self.found.map(Quantity::from_bytes);
+        let found = || self.size().map(Quantity::from_bytes);
         let has = capacity(self.after)?;
         let had = self.before.and_then(capacity).or_else(found);
         Some(had.map_or_else(|| format!("→ {has}"), |had| format!("{had} → {has}")))
@@ -364,7 +376,7 @@ impl Difference<'_> {
             return None;
         }
         let class = status.device_class.clone()?;
-        let had = self.before.and_then(bytes).or(self.found).unwrap_or(0);
+        let had = self.before.and_then(bytes).or(self.size()).unwrap_or(0);
         Some((class, wanted.saturating_sub(had)))
     }
 }

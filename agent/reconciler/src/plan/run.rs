@@ -86,21 +86,31 @@ pub async fn plan(settings: &Settings) -> Result<Plan, Error> {
         after.as_slice()
     };
     let inventory = engine.client.inventory().await.ok();
-    let found = |record: &Record| {
-        let object = inventory.as_ref()?.get(record.handle()?)?;
-        u64::try_from(object.size_bytes).ok()
+    // A dry run has deleted the handle of what it destroys.
+    let found = |key: &ObjectKey, now: &Record| {
+        let then = before.get(key).and_then(Record::handle);
+        inventory.as_ref()?.get(now.handle().or(then)?)
     };
     let sent = |key: &ObjectKey| calls.get(key).map_or(&[][..], Vec::as_slice);
     let differences = compared.iter().map(|now| Difference {
         before: before.get(&now.key()),
         after: now,
         calls: sent(&now.key()),
-        found: found(now),
+        found: found(&now.key(), now),
         destroyed: None,
     });
     let mut differences: Vec<Difference<'_>> = differences.collect();
     if source.unavailable.is_none() {
-        differences.extend(destroyed(&engine, &before, &calls, &reasons));
+        differences.extend(
+            destroyed(&engine, &before, &calls, &reasons).map(|difference| {
+                let record = difference.after;
+                let found = found(&record.key(), record);
+                Difference {
+                    found,
+                    ..difference
+                }
+            }),
+        );
     }
     let shortages = shortages(&engine.client, &differences).await;
     let is_here =
@@ -153,9 +163,9 @@ fn destroyed<'a>(
     before: &'a HashMap<ObjectKey, Record>,
     calls: &'a BTreeMap<ObjectKey, Vec<&'static str>>,
     reasons: &'a HashMap<ObjectKey, String>,
-) -> Vec<Difference<'a>> {
-    let is_forgotten = |key: &ObjectKey| engine.shared.with(key, |_| ()).is_none();
-    let destroyed = before.iter().filter_map(|(key, record)| {
+) -> impl Iterator<Item = Difference<'a>> {
+    let is_forgotten = move |key: &ObjectKey| engine.shared.with(key, |_| ()).is_none();
+    before.iter().filter_map(move |(key, record)| {
         let calls = calls.get(key)?;
         let is_destroyed = record.is_of_file() && is_forgotten(key);
         is_destroyed.then(|| Difference {
@@ -165,8 +175,7 @@ fn destroyed<'a>(
             found: None,
             destroyed: Some(reasons.get(key).map_or(SUPERFLUOUS, String::as_str)),
         })
-    });
-    destroyed.collect()
+    })
 }
 
 /// The directory of manifests.

@@ -172,6 +172,7 @@ fn message(object: Object) -> Result<v1::InventoryObject> {
         group_snapshot_id: object.group_snapshot.as_ref().map(text).unwrap_or_default(),
         problem: object.problem.unwrap_or_default(),
         blank: object.is_blank,
+        to_trash: object.goes_to_trash,
         uuid: object.uuid.map(|uuid| uuid.to_string()).unwrap_or_default(),
     })
 }

@@ -87,7 +87,7 @@ impl Operations {
     pub(crate) async fn delete_found_volume(self: &Arc<Self>, found: &LocatedImage) -> Result<()> {
         found.check_deletable()?;
         self.forget_limits(found).await;
-        if found.class.trash.is_some() && !found.image.is_blank() {
+        if found.goes_to_trash() {
             return self.move_to_trash(found).await;
         }
         found.class.backend.delete(found.image.id).await?;
@@ -98,6 +98,12 @@ impl Operations {
 }
 
 impl LocatedImage {
+    /// Returns true for a volume whose deletion moves it to the trash of its class: it may hold data.
+    pub(crate) fn goes_to_trash(&self) -> bool {
+        let is_volume = self.image.id.kind == ImageKind::Volume;
+        is_volume && self.class.trash.is_some() && !self.image.is_blank()
+    }
+
     /// Refuses a volume that must not be deleted now.
     ///
     /// # Errors

@@ -41,6 +41,8 @@ pub struct Object {
     pub uuid: Option<SnapshotUuid>,
     /// True for a volume that holds no data: created blank for a file system, and never formatted.
     pub is_blank: bool,
+    /// True for a volume whose deletion moves it to the trash of its class.
+    pub goes_to_trash: bool,
 }
 
 /// A page of the inventory, and the classes that could not be read.
@@ -75,6 +77,7 @@ impl From<LocatedImage> for Object {
             group_snapshot: group.and_then(|place| Handle::parse(&format!("{node}/{place}"))),
             problem: image.health.fault().map(|fault| fault.message.clone()),
             is_blank: image.is_blank(),
+            goes_to_trash: found.goes_to_trash(),
             uuid: created.map(|created| SnapshotUuid::of(&found.handle, created)),
             handle: found.handle,
         }
