@@ -222,7 +222,7 @@ async fn a_class_that_is_away_after_a_boot_holds_up_no_other() {
     host.restart(None).await;
     eventually(|| mounts_below(&host.path("")), |mounts| mounts.len() == 1).await;
     assert_eq!(get(&host.path("here"), "file"), b"here");
-    host.until("away", &["False", "FailedPrecondition", "cannot be read"])
+    host.until("away", &["False", "FailedPrecondition", "is missing"])
         .await;
     // What is of the other class is made, and goes, as ever.
     host.write("new.yaml", &[volume("new", "16Mi", "deviceClass: b")]);

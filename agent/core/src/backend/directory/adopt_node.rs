@@ -105,6 +105,12 @@ impl Inner {
         Ok(())
     }
 
+    /// Returns true if nothing in the directory is of an agent, neither a marker nor a place for images.
+    pub(super) fn is_bare(&self) -> Result<bool> {
+        let mut kinds = ImageKind::ALL.into_iter();
+        Ok(self.mark()?.is_none() && !kinds.any(|kind| self.layout.kind(kind).exists()))
+    }
+
     fn mark(&self) -> Result<Option<String>> {
         owner_of(&self.settings.path)
     }
@@ -125,7 +131,7 @@ impl Inner {
         Ok(named.pop_first().filter(|_| named.is_empty()))
     }
 
-    pub(super) fn is_empty(&self) -> Result<bool> {
+    fn is_empty(&self) -> Result<bool> {
         for kind in ImageKind::ALL {
             if self.layout.kind(kind).exists() && !self.layout.keys(kind)?.is_empty() {
                 return Ok(false);

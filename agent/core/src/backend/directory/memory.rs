@@ -10,7 +10,7 @@ use std::{
 
 use uuid::Uuid;
 
-use super::{DirectorySettings, adopt_node::Belongs};
+use super::DirectorySettings;
 use crate::{Error, Kind, Result, host::fsync};
 
 /// The UUID namespace of the names of notes.
@@ -35,17 +35,6 @@ impl<'a> UsedNote<'a> {
     /// Returns true if the directory was used before.
     pub(super) fn is_there(&self) -> bool {
         self.note.exists()
-    }
-
-    /// Refuses a directory that was used before, and has nothing of that.
-    ///
-    /// # Errors
-    /// `Precondition`.
-    pub(super) fn check(&self, belongs: &Belongs, is_empty: bool) -> Result<()> {
-        if *belongs == Belongs::Nowhere && is_empty && self.is_there() {
-            return Err(self.lost("is empty"));
-        }
-        Ok(())
     }
 
     /// The error for a directory that was used before.

@@ -90,8 +90,10 @@ impl Inner {
         *opened = None;
         let lock = take(path)?;
         let belongs = self.belongs()?;
-        if let Some(note) = &note {
-            note.check(&belongs, self.is_empty()?)?;
+        if let Some(note) = note.as_ref().filter(|note| note.is_there())
+            && self.is_bare()?
+        {
+            return Err(note.lost("is empty"));
         }
         for kind in ImageKind::ALL {
             make_directory(self.layout.kind(kind))?;
