@@ -1,10 +1,13 @@
 //! Tags of logical volumes and of the group.
 
-use drumlin_tests::{requests::raw, storage::lvm};
+use drumlin_tests::{
+    requests::raw,
+    storage::{Scratch, lvm},
+};
 
 use super::look;
 use crate::{
-    groups::{group, name_of, thin},
+    groups::{group, name_of, over, thin},
     helpers::volume,
 };
 
@@ -32,6 +35,26 @@ fn image(group: &str, name: &str, node: &str, more: &str) {
         &tags[..],
     ];
     lvm("lvcreate", &words.concat());
+}
+
+#[tokio::test]
+async fn the_tag_of_a_pool_that_the_agent_made_is_known() {
+    let scratch = Scratch::new();
+    let group = scratch.volume_group(200);
+    let class = format!("thin: {{volumeGroup: {group}, pool: pool, create: {{size: 80%VG}}}}");
+    let agent = over(scratch, &class).await;
+    volume(&agent, "v", 16, &raw()).await;
+    let tags = lvm(
+        "lvs",
+        &["--noheadings", "-o", "lv_tags", &format!("{group}/pool")],
+    );
+    assert_eq!(tags.trim(), "drumlin.pool=made");
+    let found = look(&agent);
+    found.lacks("unparsable-tag");
+    let path = format!("{group}/pool");
+    lvm("lvchange", &["--addtag", "drumlin.pool=other", &path]);
+    look(&agent).mend("unparsable-tag", &path);
+    look(&agent).lacks("unparsable-tag");
 }
 
 #[tokio::test]

@@ -25,6 +25,8 @@ const DELETING: &str = "deleting";
 const SOURCE: &str = "source";
 const COPIED: &str = "copied";
 const GROWING: &str = "growing";
+/// The tag of a thin pool that the agent created. It is no image, so it has no other tag of the agent.
+pub(super) const CREATED_POOL: &str = "drumlin.pool=made";
 /// The prefix of label keys, so that they cannot clash with the keys above.
 const LABEL: &str = "l.";
 /// The schema version that this agent writes. Volumes with another version are left unchanged.
@@ -149,6 +151,9 @@ pub(super) fn wrong(tags: &[String]) -> Vec<&str> {
 
 /// Returns true if one of our tags has the form that it is written in.
 fn parses(tag: &str) -> bool {
+    if tag == CREATED_POOL {
+        return true;
+    }
     let pair = tag.strip_prefix(OURS).and_then(|rest| rest.split_once('='));
     let Some((Some(key), Some(value))) = pair.map(|(key, value)| (decode(key), decode(value)))
     else {
@@ -323,7 +328,9 @@ mod tests {
         let mut tags = tags(Labels::from([("a".to_owned(), "b c".to_owned())])).write();
         tags.extend(["backup=yes".to_owned(), deleting()]);
         assert_eq!(wrong(&tags), [""; 0]);
+        assert_eq!(wrong(&[CREATED_POOL.to_owned()]), [""; 0]);
         let bad = [
+            "drumlin.pool=other",
             "drumlin.broken=+zz",
             "drumlin.id=volume:1",
             "drumlin.size=big",
@@ -333,7 +340,7 @@ mod tests {
         for tag in bad {
             assert_eq!(wrong(&[tag.to_owned()]), [tag]);
         }
-        let newer = ["drumlin.schema=2", tags[1].as_str(), bad[3]];
+        let newer = ["drumlin.schema=2", tags[1].as_str(), bad[4]];
         assert_eq!(wrong(&newer.map(str::to_owned)), [""; 0]);
     }
 

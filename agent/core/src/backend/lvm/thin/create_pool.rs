@@ -8,13 +8,11 @@ use drumlin_lvm::{
 
 use crate::{
     Error, Kind, Result,
-    backend::lvm::{Lvm, NewPool, PoolSize, thin::class::ThinClass},
+    backend::lvm::{Lvm, NewPool, PoolSize, tags::CREATED_POOL, thin::class::ThinClass},
     fail,
     host::trace::{self, Wait},
 };
 
-/// The tag of a pool that the agent created. LVM begins with a plain volume of that name, which already has the tag.
-const MARK: &str = "drumlin.pool=made";
 /// The tag of a group in which a pool is being created: followed by the group's sequence number at that time and the
 /// metadata extents. LVM first creates the spare metadata, whose owner cannot be determined until the next change.
 const MAKING: &str = "drumlin.making-pool=";
@@ -176,7 +174,7 @@ impl Lvm {
             .words(["-l".to_owned(), plan.data.to_string()])
             .words(["-c".to_owned(), format!("{}b", new.chunk)])
             .words(["--poolmetadatasize".to_owned(), format!("{metadata}b")])
-            .add_tags([MARK.to_owned()])
+            .add_tags([CREATED_POOL.to_owned()])
             .words([&self.group.name])
             .done_when(move |now| now.pool(&wanted).is_some());
         fail::point("lvm.pool.planned");
@@ -267,9 +265,10 @@ fn begun_spare<'a>(now: &'a GroupMetadata, mark: &str) -> Option<&'a LogicalVolu
     })
 }
 
-/// Returns true if the volume is a pool of ours before its conversion to a pool.
+/// Returns true if the volume is a pool of ours before its conversion to a pool: LVM begins with a plain volume of the
+/// pool's name, which already has the tag.
 fn is_begun(volume: &LogicalVolume) -> bool {
-    volume.kind == VolumeKind::Plain && volume.tags.iter().any(|tag| tag == MARK)
+    volume.kind == VolumeKind::Plain && volume.tags.iter().any(|tag| tag == CREATED_POOL)
 }
 
 fn is_spare(volume: &LogicalVolume) -> bool {
