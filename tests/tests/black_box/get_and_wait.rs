@@ -2,7 +2,10 @@
 
 use std::{process::Output, time::Instant};
 
-use drumlin_tests::agent::eventually;
+use drumlin_tests::{
+    agent::eventually,
+    programs::{drumlin, program},
+};
 use serde_json::Value;
 
 use crate::{
@@ -249,6 +252,23 @@ async fn what_nobody_reconciles_any_more_is_shown_with_a_note_that_says_so() {
         let told = told(arguments);
         assert!(told.contains("no reconciler runs"), "{arguments:?}: {told}");
     }
+}
+
+/// The unit `drumlin-mounts.service` waits without capabilities, and may not see what files the reconciler has open.
+#[tokio::test]
+async fn whoever_may_not_see_the_reconciler_is_not_told_that_none_runs() {
+    let host = Host::start().await;
+    host.write("v.yaml", &[small("data")]);
+    host.printed(&["wait", "dv/data", "--timeout=1m"]);
+    let output = program("setpriv")
+        .args(["--bounding-set=-all", "--inh-caps=-all"])
+        .arg(drumlin())
+        .args(["wait", "--mounts", "--timeout=0s", "--state-dir"])
+        .arg(host.agent.path("state"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
 }
 
 #[tokio::test]

@@ -15,7 +15,8 @@ const LOCKS: &str = "/proc/locks";
 /// is 0 if the process is in another container.
 ///
 /// # Errors
-/// `Io` when the file or the list cannot be read.
+/// `Io` when the file or the list cannot be read, or a process may have the lock and its open files cannot be read: for
+/// that one must be root, with the capabilities of the process.
 pub fn holder(path: &Path) -> Result<Option<u32>> {
     let failed = |error| Error::io(format!("could not stat {}", path.display()), error);
     let inode = match fs::metadata(path) {
@@ -28,8 +29,33 @@ pub fn holder(path: &Path) -> Result<Option<u32>> {
     let holders = holders_of(&text, inode).into_iter();
     let (seen, hidden): (Vec<u32>, Vec<u32>) = holders.partition(|pid| *pid != 0);
     // The list names an inode by a device that is not always `st_dev` (btrfs): the open file decides.
-    let found = seen.into_iter().find(|pid| has_open(*pid, path));
-    Ok(found.or_else(|| hidden.into_iter().next()))
+    let found = seen.iter().copied().find(|pid| has_open(*pid, path));
+    if let Some(pid) = found.or_else(|| hidden.first().copied()) {
+        return Ok(Some(pid));
+    }
+    match seen.into_iter().find_map(unreadable) {
+        Some(error) => Err(error),
+        None => Ok(None),
+    }
+}
+
+/// Why the open files of a process cannot be read; none if they can, or it has ended. Without its capabilities their numbers
+/// can be listed, and not what they lead to.
+fn unreadable(pid: u32) -> Option<Error> {
+    let files = format!("/proc/{pid}/fd");
+    let look = || -> io::Result<()> {
+        for entry in fs::read_dir(&files)? {
+            match fs::read_link(entry?.path()) {
+                // It was closed meanwhile.
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    };
+    let error = look().err()?;
+    (error.kind() != io::ErrorKind::NotFound)
+        .then(|| Error::io(format!("could not read the links in {files}"), error))
 }
 
 /// The processes that hold a `flock` on an inode of this number, on whatever device.

@@ -58,6 +58,9 @@ pub(crate) async fn start() -> Monitored {
     the_journal_has_fields();
     // What is ordered after the mounts can start, and what has started stays so without the agent.
     systemctl(&["start", "drumlin-mounts.target"]);
+    // It waits without capabilities, and may not say what it may not see.
+    let told = run("journalctl", &["-b", "--no-pager", "-u", "drumlin-mounts"]);
+    assert!(!told.contains("no reconciler runs"), "{told}");
     monitored
 }
 
