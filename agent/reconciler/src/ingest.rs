@@ -32,7 +32,7 @@ struct Taken {
     elsewhere: usize,
     /// The orphans.
     missing: Vec<ObjectKey>,
-    /// Every file was read and is valid.
+    /// Every file was read and is valid, and none is ignored.
     is_whole: bool,
 }
 
@@ -95,10 +95,13 @@ impl Catalog {
                 // The problems of the last readable scan remain the known ones.
                 if let Some(shown) = &self.shown {
                     state.problems.clone_from(&shown.problems);
+                    state.ignored.clone_from(&shown.ignored);
                 }
             }
             Scan::Read(content) => {
                 let (empty, may_prune) = (content.empty.clone(), content.may_prune);
+                state.ignored.clone_from(&content.ignored);
+                self.tell_ignored(&state.ignored);
                 let Taken {
                     problems,
                     elsewhere,
@@ -151,6 +154,17 @@ impl Catalog {
                     "manifest file is empty; its objects are retained, and not pruned"
                 );
             }
+        }
+    }
+
+    /// Tells of what is ignored, when that has changed.
+    fn tell_ignored(&self, ignored: &[String]) {
+        let before = self.shown.as_ref().map(|shown| shown.ignored.as_slice());
+        if !ignored.is_empty() && before != Some(ignored) {
+            tracing::warn!(
+                files = ignored.join(", "),
+                "files that may be manifests are ignored; nothing is pruned"
+            );
         }
     }
 
@@ -212,6 +226,7 @@ fn take_over(engine: &Engine, content: Content) -> Result<Taken, Error> {
         documents,
         mut problems,
         silent,
+        ignored,
         ..
     } = content;
     let mut silent: HashSet<String> = silent.into_iter().collect();
@@ -269,7 +284,7 @@ fn take_over(engine: &Engine, content: Content) -> Result<Taken, Error> {
         problems,
         elsewhere,
         missing,
-        is_whole: silent.is_empty(),
+        is_whole: silent.is_empty() && ignored.is_empty(),
     })
 }
 

@@ -98,7 +98,7 @@ pub use incomplete::Incomplete;
 pub use observer::Observer;
 pub use prune::Prune;
 pub use record::rfc3339;
-pub use source::directory::is_manifest;
+pub use source::file_name::Entry;
 pub use state::lock;
 
 use std::{

@@ -10,12 +10,21 @@ use crate::{
     status::FileProblem,
 };
 
-/// The problems of all manifest files of a directory; `owners` are the users who are trusted besides root and that of this
+/// What is wrong with the manifests of a directory.
+#[derive(Debug)]
+pub struct Scanned {
+    /// The problems of its files.
+    pub problems: Vec<FileProblem>,
+    /// Files and subdirectories that may be meant as manifests, and are ignored.
+    pub ignored: Vec<String>,
+}
+
+/// What is wrong with the manifests of a directory; `owners` are the users who are trusted besides root and that of this
 /// process.
 ///
 /// # Errors
 /// Why the directory cannot be read.
-pub fn scan(directory: &Path, owners: &[u32]) -> Result<Vec<FileProblem>, String> {
+pub fn scan(directory: &Path, owners: &[u32]) -> Result<Scanned, String> {
     match Directory::new(directory.to_owned(), Trust::new(owners)).scan() {
         Scan::Unavailable(why) => Err(why),
         Scan::Read(content) => {
@@ -25,7 +34,10 @@ pub fn scan(directory: &Path, owners: &[u32]) -> Result<Vec<FileProblem>, String
                     problem,
                 })
             });
-            Ok(problems.collect())
+            Ok(Scanned {
+                problems: problems.collect(),
+                ignored: content.ignored,
+            })
         }
     }
 }

@@ -40,6 +40,8 @@ pub struct Plan {
     pub changes: Vec<PlannedChange>,
     /// The problems of manifest files: the last valid version of a file applies.
     pub problems: Vec<FileProblem>,
+    /// Files and subdirectories that may be meant as manifests, and are ignored.
+    pub ignored_files: Vec<String>,
     /// State files that cannot be read: their objects are not planned.
     pub unreadable: Vec<String>,
     /// Classes with less room than the plan needs.

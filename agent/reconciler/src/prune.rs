@@ -1,7 +1,7 @@
 //! Objects whose manifests are gone are destroyed, where an administrator asked for that: after a while, a few at a time.
 //!
 //! **Invariant:** only what its last manifest lets be deleted is pruned, of kinds that were named, from a directory that
-//! says by a file of its own that it is complete, and of which every file is valid.
+//! says by a file of its own that it is complete, of which every file is valid, and that has none that is ignored.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -41,8 +41,8 @@ pub(crate) struct Pruning<'a> {
 }
 
 impl<'a> Pruning<'a> {
-    /// That of a directory, if it says by its file that it is complete, and its files are valid: what is missing may be in
-    /// one that is not.
+    /// That of a directory, if it says by its file that it is complete, its files are valid, and none is ignored: what is
+    /// missing may be in one that is not read.
     pub(crate) fn of(
         prune: Option<&'a Prune>,
         directory: &str,
@@ -50,7 +50,8 @@ impl<'a> Pruning<'a> {
     ) -> Option<Self> {
         let prune = prune?;
         let is_complete = Path::new(directory).join(SENTINEL).is_file();
-        (is_complete && source.problems.is_empty()).then_some(Self {
+        let is_whole = source.problems.is_empty() && source.ignored.is_empty();
+        (is_complete && is_whole).then_some(Self {
             prune,
             empty: &source.empty,
         })

@@ -12,6 +12,7 @@ use crate::{
     colours::{RED, YELLOW},
     prune::Pruning,
     record::{Body, Of, Record},
+    source::file_name::Entry,
     store::{self, DIRECTORY},
 };
 
@@ -89,6 +90,8 @@ pub struct StatusTable {
     pub objects: Vec<Row>,
     /// The problems of manifest files.
     pub problems: Vec<FileProblem>,
+    /// Files and subdirectories that may be meant as manifests, and are ignored.
+    pub ignored_files: Vec<String>,
     /// Number of objects of other nodes.
     pub elsewhere: usize,
     /// State files that cannot be read.
@@ -155,6 +158,7 @@ pub fn load(state_dir: &Path) -> Result<StatusTable, Error> {
         directory: source.directory,
         unavailable: source.unavailable,
         problems,
+        ignored_files: source.ignored,
         elsewhere: source.elsewhere,
         objects,
         unreadable: unreadable.iter().map(ToString::to_string).collect(),
@@ -305,6 +309,7 @@ impl StatusTable {
                 problem.line, problem.column, problem.message
             );
         }
+        text.push_str(&ignored(&self.ignored_files));
         for one in &self.unreadable {
             let _ = writeln!(text, "{RED}UNREADABLE {one}{RED:#}");
         }
@@ -313,6 +318,20 @@ impl StatusTable {
         }
         text
     }
+}
+
+/// A line for each file that is ignored.
+pub fn ignored(files: &[String]) -> String {
+    let mut text = String::new();
+    for file in files {
+        let why = Entry::why_ignored(file);
+        let _ = writeln!(
+            text,
+            "{YELLOW}IGNORED {}: {why}; nothing is pruned meanwhile{YELLOW:#}",
+            shown(file)
+        );
+    }
+    text
 }
 
 type Column = (&'static str, fn(&Row) -> &str);

@@ -68,6 +68,9 @@ pub(crate) struct SourceState {
     /// Files without a document, which are taken for an accident.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) empty: Vec<String>,
+    /// Files and subdirectories that may be meant as manifests, and are not read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) ignored: Vec<String>,
     /// Which objects are pruned, if any are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) prune: Option<Prune>,

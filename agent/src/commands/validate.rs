@@ -11,8 +11,9 @@ use std::{
 use anyhow::Context;
 use drumlin_crd::{Manifest, ObjectKey, Problem, quote, yaml::Location};
 use drumlin_reconciler::{
+    Entry,
     colours::RED,
-    status::{FileProblem, Form},
+    status::{FileProblem, Form, ignored},
 };
 use serde::Serialize;
 
@@ -45,6 +46,8 @@ struct Validation {
     /// The number of objects in those that are valid.
     objects: usize,
     problems: Vec<QuotedProblem>,
+    /// Files and subdirectories of the directories that may be meant as manifests, and are ignored.
+    ignored_files: Vec<String>,
     /// Where each object is.
     #[serde(skip)]
     places: HashMap<ObjectKey, String>,
@@ -63,7 +66,8 @@ struct QuotedProblem {
 impl Validation {
     /// Adds a file, or the manifests of a directory.
     fn add(&mut self, path: &Path) -> anyhow::Result<()> {
-        let files = manifests(path)?;
+        let Found { files, ignored } = Found::at(path)?;
+        self.ignored_files.extend(ignored);
         if files.is_empty() {
             let message = "contains no manifests; subdirectories are not read";
             self.problems.push(QuotedProblem::of_whole(path, message));
@@ -114,8 +118,10 @@ impl Validation {
         if let Some(data) = form.data(self) {
             return data;
         }
+        let ignored = ignored(&self.ignored_files);
         if self.problems.is_empty() {
-            return format!("{} files, {} objects: valid\n", self.files, self.objects);
+            let (files, objects) = (self.files, self.objects);
+            return format!("{files} files, {objects} objects: valid\n{ignored}");
         }
         let mut text = String::new();
         for QuotedProblem { problem, quoted } in &self.problems {
@@ -129,6 +135,7 @@ impl Validation {
                 let _ = writeln!(text, "{quoted}");
             }
         }
+        text.push_str(&ignored);
         text
     }
 }
@@ -164,23 +171,34 @@ fn at_begin(line: usize, message: &str) -> Problem {
     }
 }
 
-/// The file itself, or the manifests of a directory.
-fn manifests(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let reading = || format!("could not read {}", path.display());
-    if !fs::metadata(path).with_context(reading)?.is_dir() {
-        return Ok(vec![path.to_owned()]);
-    }
-    let mut files = Vec::new();
-    for entry in fs::read_dir(path).with_context(reading)? {
-        let entry = entry.with_context(reading)?;
-        if entry
-            .file_name()
-            .to_str()
-            .is_some_and(drumlin_reconciler::is_manifest)
-        {
-            files.push(entry.path());
+/// What there is at a path: the file itself, or the manifests of a directory.
+#[derive(Default)]
+struct Found {
+    files: Vec<PathBuf>,
+    /// Entries of the directory that may be meant as manifests, and are ignored.
+    ignored: Vec<String>,
+}
+
+impl Found {
+    fn at(path: &Path) -> anyhow::Result<Self> {
+        let reading = || format!("could not read {}", path.display());
+        if !fs::metadata(path).with_context(reading)?.is_dir() {
+            return Ok(Self {
+                files: vec![path.to_owned()],
+                ..Self::default()
+            });
         }
+        let mut found = Self::default();
+        for entry in fs::read_dir(path).with_context(reading)? {
+            let entry = entry.with_context(reading)?;
+            match Entry::of(&entry) {
+                Entry::Manifest(_) => found.files.push(entry.path()),
+                Entry::Ignored(name) => found.ignored.push(path.join(name).display().to_string()),
+                Entry::Other => {}
+            }
+        }
+        found.files.sort_unstable();
+        found.ignored.sort_unstable();
+        Ok(found)
     }
-    files.sort_unstable();
-    Ok(files)
 }

@@ -144,6 +144,7 @@ async fn programs_read_the_status_and_what_is_kept_as_json_or_yaml_of_one_shape(
         [
             "directory",
             "elsewhere",
+            "ignoredFiles",
             "objects",
             "problems",
             "unreadable"

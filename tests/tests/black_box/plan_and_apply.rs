@@ -212,7 +212,7 @@ fn plan_changes(stage: &Stage, data: &str, restored: &str) {
     );
     assert_eq!(
         keys(&plan),
-        "changes directory elsewhere files node objects problems shortages unreadable"
+        "changes directory elsewhere files ignoredFiles node objects problems shortages unreadable"
     );
     assert_eq!(
         keys(&plan["changes"][0]),

@@ -1,6 +1,9 @@
 //! Objects whose manifests are gone are destroyed where `--prune=auto` asks for that, within its limits.
 
-use std::{fs, os::unix::fs::chown};
+use std::{
+    fs,
+    os::unix::fs::{chown, symlink},
+};
 
 use drumlin_tests::{
     agent::{Agent, Options, eventually},
@@ -135,6 +138,49 @@ async fn while_a_file_is_invalid_nothing_is_pruned_for_it_may_have_what_is_missi
     // Without the invalid file it is missing indeed.
     fs::remove_file(host.manifests.join("b.yaml")).unwrap();
     host.scan("valid").await;
+    eventually(|| host.find("Snapshot", "moved"), Option::is_none).await;
+}
+
+#[tokio::test]
+async fn while_a_file_is_ignored_or_a_link_leads_nowhere_nothing_is_pruned() {
+    let mut host = Host::with(options(&PRUNING)).await;
+    host.sentinel();
+    host.write("data.yaml", &[small("data")]);
+    host.until("data", &["Created"]).await;
+    host.write("a.yaml", &[snapshot("moved", "Delete")]);
+    host.until("moved", &["SnapshotReady"]).await;
+    let file = |name: &str| host.manifests.join(name);
+    fs::rename(file("a.yaml"), file("my a.yaml")).unwrap();
+    host.scan("ignored").await;
+    let line = host.until("moved", &["Orphan"]).await;
+    assert!(!line.contains("pruned"), "{line}");
+    assert_eq!(host.counts().await.1, 1);
+    assert!(host.agent.status().0.contains("IGNORED my a.yaml: "));
+    let plan = command(&host.agent, "plan", &[]);
+    let plan = String::from_utf8_lossy(&plan.stdout).into_owned();
+    assert!(plan.contains("IGNORED my a.yaml: "), "{plan}");
+    assert!(!plan.contains("- destroy"), "{plan}");
+    let manifests = format!("--manifests={}", host.manifests.display());
+    Diagnosis::with(&host.agent, &[&manifests]).finds("ignored-file", "my a.yaml");
+    let log = host.agent.log();
+    let told = log.lines().filter(|line| line.contains("are ignored"));
+    assert_eq!(told.count(), 1, "{log}");
+
+    fs::rename(file("my a.yaml"), file("target")).unwrap();
+    symlink("target", file("a.yaml")).unwrap();
+    host.until("moved", &["SnapshotReady"]).await;
+    fs::remove_file(file("target")).unwrap();
+    host.scan("dangling").await;
+    host.until("moved", &["SnapshotReady"]).await;
+    let (table, code) = host.agent.status();
+    assert!(table.contains("INVALID a.yaml:1:1: "), "{table}");
+    assert!(!table.contains("IGNORED") && code == 3, "{table}");
+    // Also at a start, which knows no last valid version.
+    host.restart_with(options(&PRUNING)).await;
+    host.scan("started").await;
+    assert_eq!(host.counts().await.1, 1);
+    fs::remove_file(host.manifests.join("a.yaml")).unwrap();
+    host.scan("gone").await;
     eventually(|| host.find("Snapshot", "moved"), Option::is_none).await;
 }
 

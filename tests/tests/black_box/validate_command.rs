@@ -41,7 +41,10 @@ fn programs_get_all_problems_with_their_places() {
     let (printed, code) = validated(&[&full, &empty, "-o", "json"]);
     let json: Value = serde_json::from_str(&printed).unwrap();
     assert_eq!(code, Some(4));
-    assert_eq!(documented_keys(&json), ["files", "objects", "problems"]);
+    assert_eq!(
+        documented_keys(&json),
+        ["files", "ignoredFiles", "objects", "problems"]
+    );
     assert_eq!((&json["files"], &json["objects"]), (&json!(4), &json!(3)));
     let problems = json["problems"].as_array().unwrap();
     let found: Vec<(String, [u64; 2])> = problems
@@ -103,7 +106,10 @@ fn programs_get_the_numbers_of_what_is_valid() {
     let file = text(file);
     let (printed, code) = validated(&[&file, "-o", "json"]);
     let json: Value = serde_json::from_str(&printed).unwrap();
-    assert_eq!(json, json!({"files": 1, "objects": 1, "problems": []}));
+    assert_eq!(
+        json,
+        json!({"files": 1, "objects": 1, "problems": [], "ignoredFiles": []})
+    );
     assert_eq!(code, Some(0));
     let people = validated(&[&file]);
     assert_eq!(people, ("1 files, 1 objects: valid\n".to_owned(), Some(0)));
@@ -129,4 +135,32 @@ fn a_misspelt_annotation_is_shown_where_it_stands() {
     ] {
         assert!(people.contains(&part), "{part}: {people}");
     }
+}
+
+#[test]
+fn files_of_a_directory_that_are_ignored_are_named() {
+    let scratch = Scratch::new();
+    let directory = scratch.directory("manifests");
+    for name in ["a.yaml", "b.YAML", "c d.yaml", "e.yml.txt", ".f.yaml.swp"] {
+        write(&directory.join(name), &small("data"));
+    }
+    write(
+        &scratch.directory("manifests/sub").join("g.yaml"),
+        &small("g"),
+    );
+    let directory = text(directory);
+    let ignored = ["b.YAML", "c d.yaml", "e.yml.txt", "sub/"];
+    let ignored = ignored.map(|name| format!("{directory}/{name}"));
+    let (people, code) = validated(&[&directory]);
+    let named: Vec<&str> = people
+        .lines()
+        .filter_map(|line| line.strip_prefix("IGNORED "))
+        .collect();
+    assert_eq!((named.len(), code), (4, Some(0)), "{people}");
+    for (line, name) in named.iter().zip(&ignored) {
+        assert!(line.starts_with(name), "{line}");
+    }
+    let (printed, _) = validated(&[&directory, "-o", "json"]);
+    let json: Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!(json["ignoredFiles"], json!(ignored));
 }

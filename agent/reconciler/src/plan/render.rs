@@ -9,7 +9,7 @@ use super::{Action, Plan, PlannedChange, shown};
 use crate::{
     age::age,
     colours::{GREEN, RED, YELLOW},
-    status::FileProblem,
+    status::{FileProblem, ignored},
 };
 
 impl Plan {
@@ -52,6 +52,7 @@ impl Plan {
             more: String::new(),
         }));
         write_lines(&mut text, &lines);
+        text.push_str(&ignored(&self.ignored_files));
         for one in &self.unreadable {
             let _ = writeln!(text, "UNREADABLE {one}; its object is not planned");
         }

@@ -127,6 +127,7 @@ pub async fn plan(settings: &Settings) -> Result<Plan, Error> {
         elsewhere: source.elsewhere,
         changes: changes(&differences),
         problems: source.problems(),
+        ignored_files: source.ignored,
         unavailable: source.unavailable,
         unreadable: unreadable.iter().map(ToString::to_string).collect(),
         shortages,

@@ -12,6 +12,7 @@ use drumlin_crd::{Document, ObjectKey, Problem};
 
 use super::{
     file::{ReadFile, Reader, Reading},
+    file_name::Entry,
     open_for_write::OpenFiles,
     trust::Trust,
     watch::UNSETTLED,
@@ -29,6 +30,7 @@ pub(crate) struct Directory {
     /// The device of the directory at the first successful read; on another device it is another directory.
     device: Option<u64>,
     known: HashMap<String, ReadFile>,
+    ignored: Vec<String>,
     may_prune: bool,
 }
 
@@ -56,6 +58,8 @@ pub(crate) struct Content {
     pub(crate) unsettled: bool,
     /// Files without a document.
     pub(crate) empty: Vec<String>,
+    /// Files and subdirectories that may be meant as manifests, or have some, and are not read.
+    pub(crate) ignored: Vec<String>,
     /// True if the directory says that objects whose manifests are gone may be pruned.
     pub(crate) may_prune: bool,
 }
@@ -68,6 +72,7 @@ impl Directory {
             trust,
             device: None,
             known: HashMap::new(),
+            ignored: Vec::new(),
             may_prune: false,
         }
     }
@@ -131,13 +136,15 @@ impl Directory {
             ));
         }
         let mut names = Vec::new();
+        self.ignored.clear();
         for entry in fs::read_dir(&root).map_err(failed)? {
-            if let Ok(name) = entry.map_err(failed)?.file_name().into_string()
-                && is_manifest(&name)
-            {
-                names.push(name);
+            match Entry::of(&entry.map_err(failed)?) {
+                Entry::Manifest(name) => names.push(name),
+                Entry::Ignored(name) => self.ignored.push(name),
+                Entry::Other => {}
             }
         }
+        self.ignored.sort_unstable();
         // An empty directory may be a mount point that is not mounted yet.
         if !names.is_empty() {
             self.device = Some(metadata.dev());
@@ -166,6 +173,7 @@ impl Directory {
     fn gather(&self) -> Content {
         let mut content = Content {
             files: self.known.len(),
+            ignored: self.ignored.clone(),
             may_prune: self.may_prune,
             ..Content::default()
         };
@@ -236,21 +244,6 @@ impl Content {
         self.documents.retain(|(file, _)| !silent.contains(file));
         self.silent.dedup();
     }
-}
-
-/// Returns true if a file of this name is a manifest: `^[A-Za-z0-9][A-Za-z0-9._-]*\.(ya?ml|json)$`, except kustomize's
-/// own files: no backups, no temporary files of editors.
-pub fn is_manifest(name: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    let stem = [".yaml", ".yml", ".json"]
-        .iter()
-        .find_map(|end| name.strip_suffix(end));
-    stem.is_some_and(|stem| !stem.is_empty() && stem != "kustomization")
-        && name.bytes().all(inner)
-        && name
-            .bytes()
-            .next()
-            .is_some_and(|byte| byte.is_ascii_alphanumeric())
 }
 
 #[cfg(test)]

@@ -88,7 +88,7 @@ impl Reader<'_> {
     pub(super) fn look(&mut self, path: &Path, known: Option<&ReadFile>) -> Option<ReadFile> {
         match self.try_look(path, known) {
             Ok(found) => Some(found),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => leads_nowhere(path),
             // One unreadable file does not affect the others.
             Err(error) => Some(refusal(
                 Identity::default(),
@@ -188,6 +188,20 @@ impl Reader<'_> {
             }
         }
     }
+}
+
+/// The result for a file that could not be found; none if its name is gone, too. A symbolic link that leads nowhere has
+/// lost a file that may still have objects.
+fn leads_nowhere(path: &Path) -> Option<ReadFile> {
+    let target = std::fs::read_link(path).ok()?;
+    // It may have been replaced meanwhile: the next scan reads it.
+    Some(refusal(
+        Identity::default(),
+        format!(
+            "is a symbolic link to {}, which does not exist",
+            target.display()
+        ),
+    ))
 }
 
 /// The result for a file that is rejected as a whole.

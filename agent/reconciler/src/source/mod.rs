@@ -2,6 +2,7 @@
 
 pub(crate) mod directory;
 mod file;
+pub(crate) mod file_name;
 pub(crate) mod kubernetes;
 mod open_for_write;
 pub(crate) mod trust;

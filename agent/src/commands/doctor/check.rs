@@ -93,6 +93,8 @@ checks! {
     UnreadableStateFile "unreadable-state-file" Error,
     /// A manifest that is not valid.
     InvalidManifest "invalid-manifest" Error,
+    /// A file that may be a manifest, and is ignored.
+    IgnoredFile "ignored-file" Warning,
     /// The manifests cannot be read.
     ManifestsUnavailable "manifests-unavailable" Error,
     /// A resource that no object refers to.

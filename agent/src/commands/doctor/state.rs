@@ -7,6 +7,7 @@ use drumlin_core::{
     types::{ClassName, Handle, Key, NodeName},
 };
 use drumlin_reconciler::{
+    Entry,
     kept::{self, Scope},
     manifest_scan,
     status::StatusTable,
@@ -82,7 +83,13 @@ fn manifests(subject: &Subject) -> Vec<Finding> {
             return vec![Finding::at(check, directory, why).advice(advice)];
         }
     };
-    let problems = scanned.into_iter().map(|problem| {
+    let ignored = scanned.ignored.iter().map(|name| {
+        let why = Entry::why_ignored(name);
+        let message = format!("it may be a manifest, and is ignored: {why}; nothing is pruned");
+        Finding::at(Check::IgnoredFile, &directory.join(name), message)
+            .advice("rename it, or move it out of the directory")
+    });
+    let problems = scanned.problems.into_iter().map(|problem| {
         let path = directory.join(&problem.file);
         let (line, message) = (problem.problem.line, &problem.problem.message);
         if let Some(why) = message.strip_prefix("InsecurePermissions: ") {
@@ -92,7 +99,7 @@ fn manifests(subject: &Subject) -> Vec<Finding> {
         Finding::new(Check::InvalidManifest, object, message.clone())
             .command(format!("drumlin validate {}", super::finding::shell(&path)))
     });
-    problems.collect()
+    problems.chain(ignored).collect()
 }
 
 /// The images of a class.

@@ -76,6 +76,10 @@ async fn manifests_that_are_not_valid_or_away_are_told_also_without_an_agent() {
         Some(4)
     );
     fs::remove_file(&path).unwrap();
+    found.lacks("ignored-file");
+    host.write("c d.yaml", &[small("c")]);
+    diagnose(&host).finds("ignored-file", "c d.yaml");
+    fs::remove_file(host.manifests.join("c d.yaml")).unwrap();
     let away = host.agent.path("away");
     fs::rename(&host.manifests, &away).unwrap();
     diagnose(&host).finds("manifests-unavailable", "manifests");

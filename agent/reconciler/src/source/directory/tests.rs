@@ -78,6 +78,27 @@ fn only_names_of_manifests_are_read() {
         write(&source, file, "not: [a manifest");
     }
     assert_eq!(names(&mut source).len(), 4);
+    assert_eq!(content(&mut source).ignored, ["a b.yaml"]);
+}
+
+#[test]
+fn a_link_that_leads_nowhere_is_invalid_and_one_that_is_gone_is_not() {
+    let (_keep, mut source) = fresh();
+    write(&source, "target", &volume("a"));
+    let link = source.path().join("a.yaml");
+    symlink(source.path().join("target"), &link).unwrap();
+    assert_eq!(names(&mut source), ["a"]);
+    fs::remove_file(source.path().join("target")).unwrap();
+    let found = content(&mut source);
+    assert_eq!(found.silent, ["a.yaml"]);
+    let message = &found.problems["a.yaml"][0].message;
+    assert!(
+        message.contains("target, which does not exist"),
+        "{message}"
+    );
+    fs::remove_file(link).unwrap();
+    let found = content(&mut source);
+    assert!(found.silent.is_empty() && found.files == 0);
 }
 
 #[test]
