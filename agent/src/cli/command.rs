@@ -54,9 +54,9 @@ pub(crate) enum Command {
     /// Show the status of all objects, from the state files. Exits with 3 if any object is not ready.
     #[command(after_help = "Example:\n  drumlin status -o wide")]
     Status(StatusArguments),
-    /// Print objects of a kind with their status, from the state files. Exits with 1 if there is no object of that name.
+    /// Print objects of one kind or several with their status, from the state files. Exits with 1 if there is no object of that name.
     #[command(
-        after_help = "Examples:\n  drumlin get dv\n  drumlin get dgsnap db/before-upgrade -o yaml"
+        after_help = "Examples:\n  drumlin get dv\n  drumlin get all -n db\n  drumlin get dgsnap db/before-upgrade -o yaml"
     )]
     Get(GetArguments),
     /// Describe an object: its state, what it waits for, what belongs to it, and its last ten events; from the state files.

@@ -3,6 +3,7 @@
 mod command;
 mod daemons;
 mod doctor;
+mod kinds_word;
 mod kubelet;
 mod object_word;
 mod objects;
@@ -16,6 +17,7 @@ pub(crate) use daemons::{
     PingArguments, ReconcileArguments, ThawWatchdogArguments, user,
 };
 pub(crate) use doctor::DoctorArguments;
+pub(crate) use kinds_word::{KindsWord, KindsWordParser};
 pub(crate) use kubelet::KubeletArguments;
 pub(crate) use object_word::{ObjectWord, ObjectWordParser};
 pub(crate) use objects::{

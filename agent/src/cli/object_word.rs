@@ -16,6 +16,18 @@ pub(crate) struct ObjectWord {
     pub(crate) name: Option<String>,
 }
 
+/// A kind by any of its names, in upper or lower case, as kubectl takes it, or the error that lists all kinds.
+pub(super) fn parse_kind(
+    command: &Command,
+    argument: Option<&Arg>,
+    word: &str,
+) -> Result<ObjectKind, Error> {
+    ObjectKind::parse(word).map_or_else(
+        || EnumValueParser::<ObjectKind>::new().parse_ref(command, argument, OsStr::new(word)),
+        Ok,
+    )
+}
+
 /// Reads an [`ObjectWord`]; completions and errors have the kinds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ObjectWordParser;
@@ -34,8 +46,7 @@ impl TypedValueParser for ObjectWordParser {
             Some((kind, name)) => (kind, Some(name.to_owned())),
             None => (&*text, None),
         };
-        let kinds = EnumValueParser::<ObjectKind>::new();
-        let kind = kinds.parse_ref(command, argument, OsStr::new(kind))?;
+        let kind = parse_kind(command, argument, kind)?;
         Ok(ObjectWord { kind, name })
     }
 

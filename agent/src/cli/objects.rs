@@ -7,8 +7,8 @@ use drumlin_proto::Endpoint;
 use drumlin_reconciler::status::Form;
 
 use super::{
-    LogArguments, NamespaceArguments, ObjectWord, ObjectWordParser, OwnerArguments,
-    SelectionArguments,
+    KindsWord, KindsWordParser, LogArguments, NamespaceArguments, ObjectWord, ObjectWordParser,
+    OwnerArguments, SelectionArguments,
 };
 use crate::duration::duration;
 
@@ -116,11 +116,12 @@ impl DataOutput {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct GetArguments {
-    /// Kind of the objects, also by its short name (dv, dvg, dsnap, dgsnap, dsched); `KIND/NAME` and
-    /// `KIND/NAMESPACE/NAME` are one of them.
-    #[arg(value_name = "KIND", value_parser = ObjectWordParser)]
-    pub(crate) object: ObjectWord,
-    /// Name of the object: `NAMESPACE/NAME`, or `NAME` in the namespace of `--namespace` [default: all objects of the kind].
+    /// Kind of the objects, also by its short name (dv, dvg, dsnap, dgsnap, dsched) or its plural; `KIND/NAME` and
+    /// `KIND/NAMESPACE/NAME` are one of them, `KIND,KIND` is several kinds, and `all` is every kind.
+    #[arg(value_name = "KIND", value_parser = KindsWordParser)]
+    pub(crate) objects: KindsWord,
+    /// Name of the object: `NAMESPACE/NAME`, or `NAME` in the namespace of `--namespace`; not with several kinds [default: all
+    /// objects of the kinds].
     #[arg(value_name = "NAMESPACE/NAME")]
     pub(crate) name: Option<String>,
     #[command(flatten)]
@@ -246,19 +247,25 @@ pub(crate) struct AdoptArguments {
 /// Kinds of objects of manifests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ObjectKind {
-    #[value(name = "Volume", aliases = ["volume", "dv"])]
+    #[value(name = "Volume", aliases = ["volume", "volumes", "dv"])]
     Volume,
-    #[value(name = "VolumeGroup", aliases = ["volumegroup", "dvg"])]
+    #[value(name = "VolumeGroup", aliases = ["volumegroup", "volumegroups", "dvg"])]
     VolumeGroup,
-    #[value(name = "Snapshot", aliases = ["snapshot", "dsnap"])]
+    #[value(name = "Snapshot", aliases = ["snapshot", "snapshots", "dsnap"])]
     Snapshot,
-    #[value(name = "GroupSnapshot", aliases = ["groupsnapshot", "dgsnap"])]
+    #[value(name = "GroupSnapshot", aliases = ["groupsnapshot", "groupsnapshots", "dgsnap"])]
     GroupSnapshot,
-    #[value(name = "SnapshotSchedule", aliases = ["snapshotschedule", "dsched"])]
+    #[value(name = "SnapshotSchedule", aliases = ["snapshotschedule", "snapshotschedules", "dsched"])]
     SnapshotSchedule,
 }
 
 impl ObjectKind {
+    /// A kind by any of its names, in upper or lower case, also with our API group behind it.
+    pub(crate) fn parse(word: &str) -> Option<Self> {
+        let group = format!(".{}", drumlin_crd::names::GROUP);
+        Self::from_str(word.strip_suffix(&group).unwrap_or(word), true).ok()
+    }
+
     /// The kind as spelled in manifests.
     pub(crate) fn as_str(self) -> &'static str {
         match self {

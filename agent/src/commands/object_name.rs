@@ -1,7 +1,6 @@
 //! The names of objects, as a person gives them.
 
 use anyhow::bail;
-use clap::ValueEnum;
 use drumlin_crd::ObjectKey;
 
 use crate::cli::{NamespaceArguments, ObjectKind, ObjectWord};
@@ -91,9 +90,9 @@ pub(super) fn with_kind_in(
             "{text:?} names no object; write KIND/NAMESPACE/NAME, or KIND/NAME, such as dv/db/data"
         );
     };
-    match ObjectKind::from_str(kind, true) {
-        Ok(kind) => in_namespace(kind.as_str(), name, namespace),
-        Err(_) => bail!(
+    match ObjectKind::parse(kind) {
+        Some(kind) => in_namespace(kind.as_str(), name, namespace),
+        None => bail!(
             "{text:?}: there is no kind {kind:?}; kinds are dv (Volume), dvg (VolumeGroup), dsnap (Snapshot), dgsnap \
              (GroupSnapshot) and dsched (SnapshotSchedule)"
         ),

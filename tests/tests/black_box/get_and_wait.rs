@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::{
     helpers::text,
-    host::{Host, absent, small, volume},
+    host::{Host, absent, object, small, volume},
 };
 
 impl Host {
@@ -83,6 +83,61 @@ async fn objects_are_shown_as_kubectl_shows_them_also_without_a_daemon() {
     let (why, code) = host.complaint(&["get", "dv", "../data"]);
     assert!(why.contains("not a valid name"), "{why}");
     assert_eq!(code, Some(1));
+}
+
+#[tokio::test]
+async fn several_kinds_are_shown_as_kubectl_shows_them() {
+    let host = Host::start().await;
+    let source = "source: {volumeName: data}";
+    host.write(
+        "v.yaml",
+        &[small("data"), object("Snapshot", "first", "", source)],
+    );
+    host.printed(&["wait", "dv/data", "dsnap/first", "--timeout=1m"]);
+    for (words, names) in [
+        ("dv,dsnap", &["data", "first"][..]),
+        ("dsnap,Volumes,dsnap", &["first", "data"]),
+        ("all", &["data", "first"]),
+        ("drumlin", &["data", "first"]),
+        ("volumes,dvg", &["data"]),
+        ("snapshots.drumlin.dev", &["first"]),
+    ] {
+        let table = host.printed(&["get", words]);
+        let parts: Vec<&str> = table.split("\n\n").collect();
+        assert_eq!(parts.len(), names.len(), "{words}: {table}");
+        for (part, name) in parts.iter().zip(names) {
+            let mut lines = part.lines();
+            assert!(lines.next().unwrap().starts_with("KIND "), "{table}");
+            let line = lines.next().unwrap();
+            assert_eq!(line.split_whitespace().nth(2), Some(*name), "{table}");
+        }
+        let list = host.printed(&["get", words, "-o", "json"]);
+        let list: Value = serde_json::from_str(&list).unwrap();
+        assert_eq!(list["kind"], "List");
+        let items = list["items"].as_array().unwrap().iter();
+        let found: Vec<_> = items
+            .map(|item| item["metadata"]["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(found, names, "{words}");
+    }
+    assert_eq!(host.printed(&["get", "dvg,dgsnap"]), "no objects\n");
+    for words in [
+        &["dv,dsnap", "data"][..],
+        &["all", "data"],
+        &["dv,dsnap/data"],
+    ] {
+        let (why, code) = host.complaint(&[&["get"][..], words].concat());
+        assert!(why.contains("one kind"), "{words:?}: {why}");
+        assert_eq!(code, Some(1));
+    }
+    let (why, _) = host.complaint(&["get", "dv", "dsnap"]);
+    assert!(
+        why.contains("Volume/default/dsnap does not exist") && why.contains("commas"),
+        "{why}"
+    );
+    let (why, code) = host.complaint(&["get", "dv,pods"]);
+    assert!(why.contains("pods") && why.contains("Volume"), "{why}");
+    assert_eq!(code, Some(2));
 }
 
 #[tokio::test]
