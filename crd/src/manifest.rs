@@ -19,6 +19,9 @@ pub const DOCUMENTS: usize = 10_000;
 /// Maximum number of reported problems of a text: each requires parsing it again.
 const PROBLEMS: usize = 100;
 
+/// A group that differs from ours by so many letters, for a kind of ours, is taken for a mistyped one.
+const MISTYPED: usize = 4;
+
 /// The kinds of this project.
 const KINDS: [&str; 5] = [
     "Volume",
@@ -339,6 +342,12 @@ fn split(text: &str) -> Vec<(usize, &str)> {
     parts
 }
 
+/// Returns true if the group of a version, which is not ours, is nearly ours.
+fn is_mistyped(api_version: &str) -> bool {
+    let group = api_version.split('/').next().unwrap_or_default();
+    strsim::osa_distance(&group.to_lowercase(), GROUP) <= MISTYPED
+}
+
 #[derive(Default)]
 struct Reader {
     manifest: Manifest,
@@ -442,6 +451,11 @@ impl Reader {
                 "apiVersion is missing or not a string".to_owned(),
             ),
             (_, _, "") => self.problem(here, None, "kind is missing or not a string".to_owned()),
+            _ if KINDS.contains(&kind) && is_mistyped(api_version) => {
+                let message =
+                    format!("apiVersion: {api_version:?} is unknown; did you mean {API_VERSION}?");
+                self.problem(origin.place("apiVersion"), None, message);
+            }
             _ => self.manifest.foreign.push(format!("{api_version}/{kind}")),
         }
     }

@@ -48,6 +48,8 @@ struct Validation {
     problems: Vec<QuotedProblem>,
     /// Files and subdirectories of the directories that may be meant as manifests, and are ignored.
     ignored_files: Vec<String>,
+    /// The number of documents of other API groups, which are ignored.
+    ignored_documents: usize,
     /// Where each object is.
     #[serde(skip)]
     places: HashMap<ObjectKey, String>,
@@ -97,6 +99,7 @@ impl Validation {
 
     /// Adds the objects of a valid file, which no other one may have.
     fn add_objects(&mut self, file: &Path, manifest: Manifest) {
+        self.ignored_documents += manifest.foreign.len();
         for document in manifest.documents {
             self.objects += 1;
             let place = format!("{}:{}", file.display(), document.line);
@@ -118,7 +121,14 @@ impl Validation {
         if let Some(data) = form.data(self) {
             return data;
         }
-        let ignored = ignored(&self.ignored_files);
+        let mut ignored = ignored(&self.ignored_files);
+        if self.ignored_documents > 0 {
+            let documents = self.ignored_documents;
+            let _ = writeln!(
+                ignored,
+                "IGNORED documents of other API groups: {documents}"
+            );
+        }
         if self.problems.is_empty() {
             let (files, objects) = (self.files, self.objects);
             return format!("{files} files, {objects} objects: valid\n{ignored}");

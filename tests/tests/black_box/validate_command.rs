@@ -43,7 +43,13 @@ fn programs_get_all_problems_with_their_places() {
     assert_eq!(code, Some(4));
     assert_eq!(
         documented_keys(&json),
-        ["files", "ignoredFiles", "objects", "problems"]
+        [
+            "files",
+            "ignoredDocuments",
+            "ignoredFiles",
+            "objects",
+            "problems"
+        ]
     );
     assert_eq!((&json["files"], &json["objects"]), (&json!(4), &json!(3)));
     let problems = json["problems"].as_array().unwrap();
@@ -108,7 +114,7 @@ fn programs_get_the_numbers_of_what_is_valid() {
     let json: Value = serde_json::from_str(&printed).unwrap();
     assert_eq!(
         json,
-        json!({"files": 1, "objects": 1, "problems": [], "ignoredFiles": []})
+        json!({"files": 1, "objects": 1, "problems": [], "ignoredFiles": [], "ignoredDocuments": 0})
     );
     assert_eq!(code, Some(0));
     let people = validated(&[&file]);
@@ -163,4 +169,47 @@ fn files_of_a_directory_that_are_ignored_are_named() {
     let (printed, _) = validated(&[&directory, "-o", "json"]);
     let json: Value = serde_json::from_str(&printed).unwrap();
     assert_eq!(json["ignoredFiles"], json!(ignored));
+}
+
+#[test]
+fn a_mistyped_group_is_wrong_and_documents_of_other_groups_are_counted() {
+    let scratch = Scratch::new();
+    let path = scratch.path().join("a.yaml");
+    let file = text(path.clone());
+    let of = |version: &str| small("data").replace("drumlin.dev/v1alpha1", version);
+    for version in [
+        "drumlim.dev/v1alpha1",
+        "Drumlin.dev/v1alpha1",
+        "drumlin.io/v1",
+        "drumlin/v1alpha1",
+        "drumlni.dev",
+    ] {
+        write(&path, &[of(version), small("log")].join("---\n"));
+        let (people, code) = validated(&[&file]);
+        assert!(
+            people.starts_with(&format!("{file}:1:1: apiVersion: \"{version}\" is unknown"))
+                && people.contains("did you mean drumlin.dev/v1alpha1?"),
+            "{people}"
+        );
+        assert_eq!(code, Some(4), "{version}");
+    }
+    let others = [
+        of("longhorn.io/v1beta2"),
+        of("v1"),
+        of("drumlim.dev/v1").replace("kind: Volume", "kind: Pod"),
+        small("data"),
+    ];
+    write(&path, &others.join("---\n"));
+    let (people, code) = validated(&[&file]);
+    assert!(
+        people.contains("IGNORED documents of other API groups: 3\n"),
+        "{people}"
+    );
+    assert_eq!(code, Some(0));
+    let (printed, _) = validated(&[&file, "-o", "json"]);
+    let json: Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!(
+        (&json["objects"], &json["ignoredDocuments"]),
+        (&json!(1), &json!(3))
+    );
 }
