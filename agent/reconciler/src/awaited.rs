@@ -15,10 +15,11 @@ use crate::{
     dry_run::DryRun,
     engine::Engine,
     ingest::Catalog,
+    manifest_scan::{Manifests, followed},
     objects::of_kind,
     plan::node,
     record::{Body, Of, Record},
-    source::directory::Directory,
+    source::{directory::Directory, trust::Trust},
     state::{Shared, boot},
     store::{self, DIRECTORY, Store},
 };
@@ -48,10 +49,12 @@ pub struct Waiting {
 impl Waiting {
     /// Of this state directory. `node` is the name of this node while no object has a handle.
     pub fn new(state_dir: &Path, node: String) -> Self {
-        let source = store::load_source(&state_dir.join(DIRECTORY));
+        let followed = followed(state_dir);
         Self {
             state_dir: state_dir.to_owned(),
-            manifests: source.and_then(|source| source.followed(&[])),
+            manifests: followed.map(|Manifests { directory, owners }| {
+                Directory::new(directory, Trust::new(&owners))
+            }),
             node,
         }
     }

@@ -1,6 +1,6 @@
 //! The manifests as a reconciler would read them, for commands: nothing is applied.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::{
     source::{
@@ -8,7 +8,22 @@ use crate::{
         trust::Trust,
     },
     status::FileProblem,
+    store,
 };
+
+/// A directory of manifests, and who may own its files.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Manifests {
+    /// The directory.
+    pub directory: PathBuf,
+    /// Numeric ids of the users whose manifests are trusted, besides root and the user of this process.
+    pub owners: Vec<u32>,
+}
+
+/// The directory that the reconciler with this state directory has followed last, if it has.
+pub fn followed(state_dir: &Path) -> Option<Manifests> {
+    store::load_source(&state_dir.join(store::DIRECTORY))?.followed()
+}
 
 /// What is wrong with the manifests of a directory.
 #[derive(Debug)]

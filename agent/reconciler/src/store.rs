@@ -19,10 +19,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, destroyed,
+    manifest_scan::Manifests,
     marker::Marker,
     prune::{Prune, Pruning},
     record::{Record, VERSION},
-    source::{directory::Directory, trust::Trust},
     state_file::{Durability, replace, sync_parent, write},
     status::FileProblem,
 };
@@ -93,12 +93,13 @@ impl fmt::Display for Unreadable {
 }
 
 impl SourceState {
-    /// The directory that was followed, if one was; its files may also belong to `more` users.
-    pub(crate) fn followed(&self, more: &[u32]) -> Option<Directory> {
-        let path = PathBuf::from(&self.directory);
-        let owners = [&self.owners, more].concat();
-        path.is_absolute()
-            .then(|| Directory::new(path, Trust::new(&owners)))
+    /// The directory that was followed, if one was.
+    pub(crate) fn followed(self) -> Option<Manifests> {
+        let directory = PathBuf::from(self.directory);
+        directory.is_absolute().then_some(Manifests {
+            directory,
+            owners: self.owners,
+        })
     }
 
     /// What is pruned of it, if anything.

@@ -49,7 +49,9 @@ pub(crate) enum Command {
     Plan(PlanArguments),
     /// Apply a directory of manifests once, for scripts: ends when each object is ready, or is not and will not be by itself, and shows the status.
     /// Exits with 3 if any object is not ready, and 5 if the agent does not answer.
-    #[command(after_help = "Example:\n  drumlin apply --once --manifests /etc/drumlin/manifests.d")]
+    #[command(
+        after_help = "Examples:\n  drumlin apply --once\n  drumlin apply --once --manifests /etc/drumlin/manifests.d"
+    )]
     Apply(Box<ApplyArguments>),
     /// Show the status of all objects, from the state files. Exits with 3 if any object is not ready.
     #[command(after_help = "Example:\n  drumlin status -o wide")]

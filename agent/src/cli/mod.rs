@@ -5,6 +5,7 @@ mod daemons;
 mod doctor;
 mod kinds_word;
 mod kubelet;
+mod manifests;
 mod object_word;
 mod objects;
 mod prune;
@@ -19,6 +20,7 @@ pub(crate) use daemons::{
 pub(crate) use doctor::DoctorArguments;
 pub(crate) use kinds_word::{KindsWord, KindsWordParser};
 pub(crate) use kubelet::KubeletArguments;
+pub(crate) use manifests::ManifestsArguments;
 pub(crate) use object_word::{ObjectWord, ObjectWordParser};
 pub(crate) use objects::{
     AdoptArguments, ApplyArguments, Confirmation, DataOutput, DeleteArguments, DescribeArguments,

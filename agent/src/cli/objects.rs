@@ -7,8 +7,8 @@ use drumlin_proto::Endpoint;
 use drumlin_reconciler::status::Form;
 
 use super::{
-    KindsWord, KindsWordParser, LogArguments, NamespaceArguments, ObjectWord, ObjectWordParser,
-    OwnerArguments, SelectionArguments,
+    KindsWord, KindsWordParser, LogArguments, ManifestsArguments, NamespaceArguments, ObjectWord,
+    ObjectWordParser, SelectionArguments,
 };
 use crate::duration::duration;
 
@@ -60,11 +60,8 @@ pub(crate) struct StatusArguments {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PlanArguments {
-    /// Directory of manifests [default: the one that the reconciler followed last].
-    #[arg(long, env = "DRUMLIN_MANIFESTS", value_name = "DIR")]
-    pub(crate) manifests: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) owners: OwnerArguments,
+    pub(crate) manifests: ManifestsArguments,
     /// Output format.
     #[arg(short, long, value_name = "FORM")]
     pub(crate) output: Option<DataOutput>,
@@ -77,11 +74,8 @@ pub(crate) struct ApplyArguments {
     /// Apply the manifests once and end. Required: `drumlin reconcile` and `drumlin agent` follow them for as long as they run.
     #[arg(long, required = true)]
     pub(crate) once: bool,
-    /// Directory of manifests.
-    #[arg(long, env = "DRUMLIN_MANIFESTS", value_name = "DIR")]
-    pub(crate) manifests: PathBuf,
     #[command(flatten)]
-    pub(crate) owners: OwnerArguments,
+    pub(crate) manifests: ManifestsArguments,
     /// Maximum time to work, such as `30s` or `5m`.
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "5m")]
     pub(crate) timeout: Duration,

@@ -5,7 +5,10 @@ use std::{pin::pin, process::ExitCode, time::Duration};
 use drumlin_reconciler::{Error, Settings, apply};
 use tokio::time::timeout;
 
-use super::{hooks::HOOKS, plan::UNREACHABLE, print::note, progress_bars::ProgressBars, status};
+use super::{
+    hooks::HOOKS, known_manifests::known, plan::UNREACHABLE, print::note,
+    progress_bars::ProgressBars, status,
+};
 use crate::cli::ApplyArguments;
 
 /// Interval at which the state files are read for what is in progress.
@@ -15,13 +18,14 @@ const INTERVAL: Duration = Duration::from_millis(200);
 pub(crate) async fn run(arguments: ApplyArguments) -> anyhow::Result<ExitCode> {
     arguments.log.start(None)?;
     let state_dir = arguments.host.state_dir;
+    let manifests = known(&arguments.manifests, &state_dir)?;
     let settings = Settings {
         cluster: None,
         socket: arguments.host.endpoint.path().to_owned(),
-        manifests: Some(arguments.manifests),
+        manifests: Some(manifests.directory),
         // One pass sees a manifest missing once, which is not enough.
         prune: None,
-        manifest_owners: arguments.owners.manifest_owners,
+        manifest_owners: manifests.owners,
         state_dir: state_dir.clone(),
         hooks: HOOKS,
     };

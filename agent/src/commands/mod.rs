@@ -19,6 +19,7 @@ pub(crate) mod get;
 pub(crate) mod handover;
 mod hooks;
 pub(crate) mod kept;
+mod known_manifests;
 pub(crate) mod last_state;
 pub(crate) mod manual;
 mod object_handle;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use drumlin_reconciler::plan::{Outcome, Settings, plan};
 
-use super::print::print_styled;
+use super::{known_manifests::known, print::print_styled};
 use crate::{
     cli::{DataOutput, PlanArguments},
     config::host_name,
@@ -17,8 +17,7 @@ pub(super) const UNREACHABLE: u8 = 5;
 pub(crate) async fn run(arguments: PlanArguments) -> anyhow::Result<ExitCode> {
     let plan = plan(&Settings {
         socket: arguments.host.endpoint.path().to_owned(),
-        manifests: arguments.manifests,
-        manifest_owners: arguments.owners.manifest_owners,
+        manifests: known(&arguments.manifests, &arguments.host.state_dir)?,
         state_dir: arguments.host.state_dir,
         node: host_name().unwrap_or_default(),
     })

@@ -15,7 +15,7 @@ use drumlin_core::{
 };
 use drumlin_crd::yaml::YamlError;
 use drumlin_proto::Endpoint;
-use drumlin_reconciler::Prune;
+use drumlin_reconciler::{Prune, manifest_scan::Manifests};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -27,13 +27,15 @@ use super::{
     metrics::{self, FileMetrics},
 };
 use crate::{
-    cli::AgentArguments,
+    cli::{AgentArguments, OwnerArguments},
     metrics::MetricsTargets,
     telemetry::{LogFormat, OtlpEndpoint},
 };
 
 /// Default state directory.
 pub(crate) const STATE_DIR: &str = "/var/lib/drumlin";
+/// The configuration of the agent that the packages install.
+pub(crate) const PACKAGED: &str = "/etc/drumlin/config.yaml";
 /// Default endpoint.
 pub(crate) const ENDPOINT: &str = "unix:///run/drumlin/csi.sock";
 /// Default driver name.
@@ -265,6 +267,17 @@ impl Config {
             state_dir,
         })
     }
+}
+
+/// The manifests that the agent with this file reconciles, if it does, for a command that needs nothing else of it.
+///
+/// # Errors
+/// As those of [`Config::load`].
+pub(crate) fn configured(path: &Path) -> anyhow::Result<Option<Manifests>> {
+    let (file, _) = read(path)?;
+    let owners = owners(&OwnerArguments::default(), file.manifest_owner);
+    let directory = file.manifests;
+    Ok(directory.map(|directory| Manifests { directory, owners }))
 }
 
 /// The endpoint of the services beyond CSI.

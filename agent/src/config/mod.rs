@@ -9,7 +9,8 @@ mod metrics;
 
 pub(crate) use classes::{ClassPlan, FileClass, Labels, Storage};
 pub(crate) use file::{
-    Config, DRIVER, ENDPOINT, Fixed, OnGroup, STATE_DIR, check_driver, host_name,
+    Config, DRIVER, ENDPOINT, Fixed, OnGroup, PACKAGED, STATE_DIR, check_driver, configured,
+    host_name,
 };
 pub(crate) use kubelet::Kubelet;
 pub(crate) use manifests::pruning;

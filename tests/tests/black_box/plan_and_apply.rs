@@ -304,6 +304,53 @@ async fn a_plan_names_the_calls_that_an_apply_then_makes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_directory_is_that_of_the_configuration_file_until_one_was_followed() {
+    let stage = Stage::start().await;
+    let directory = text(stage.agent.path("state"));
+    let socket = text(stage.agent.socket());
+    let run = |command: &[&str], more: &[&str]| {
+        let place = ["--state-dir", &directory, "--endpoint", &socket];
+        let output = stage.agent.command(&[command, &place, more].concat());
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8(said).unwrap();
+        (said, output.status.code())
+    };
+    let (plan, apply) = (&["plan"][..], &["apply", "--once"][..]);
+    stage.write("a.yaml", &[small("data")]);
+    for command in [plan, apply] {
+        let (said, code) = run(command, &[]);
+        assert!(
+            said.contains("no directory of manifests is known"),
+            "{said}"
+        );
+        assert_eq!(code, Some(1));
+    }
+    let config = stage.agent.path("other.yaml");
+    write(&config, "log: {level: info}\n");
+    let flag = format!("--config={}", config.display());
+    let (said, code) = run(plan, &[&flag]);
+    assert!(said.contains("other.yaml names none"), "{said}");
+    assert_eq!(code, Some(1));
+    write(
+        &config,
+        &format!("manifests: {}\n", stage.manifests.display()),
+    );
+    let (said, code) = run(plan, &[&flag]);
+    assert!(said.contains("+ create   Volume/default/data"), "{said}");
+    assert_eq!(code, Some(2));
+    let (said, code) = run(apply, &[&flag]);
+    assert_eq!(code, Some(0), "{said}");
+    // It is known from then on.
+    stage.write("a.yaml", &[small("data"), small("more")]);
+    let (said, code) = run(apply, &[]);
+    assert!(said.contains("more"), "{said}");
+    assert_eq!(code, Some(0), "{said}");
+    let (said, code) = run(plan, &[]);
+    assert!(said.contains("Nothing to do"), "{said}");
+    assert_eq!(code, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_asked_for_is_not_destroyed_and_what_cannot_be_is_said_with_its_place() {
     let stage = Stage::start().await;
     stage.write("a.yaml", &[small("kept"), small("data")]);

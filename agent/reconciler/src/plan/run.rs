@@ -19,6 +19,7 @@ use crate::{
     dry_run::DryRun,
     engine::Engine,
     kinds::group_members::is_inside,
+    manifest_scan::Manifests,
     one_pass::OnePass,
     prune::Pruning,
     record::{Body, Of, Record},
@@ -38,10 +39,8 @@ const SUPERFLUOUS: &str = "no longer kept by the retention of its schedule";
 pub struct Settings {
     /// The socket of the agent.
     pub socket: PathBuf,
-    /// The directory of manifests; without one that which the reconciler has followed last.
-    pub manifests: Option<PathBuf>,
-    /// Numeric ids of the users whose manifests are trusted, besides root and the user of this process.
-    pub manifest_owners: Vec<u32>,
+    /// The directory of manifests.
+    pub manifests: Manifests,
     /// The agent's state directory.
     pub state_dir: PathBuf,
     /// The node's name, for an agent that does not answer and a state without handles.
@@ -51,9 +50,10 @@ pub struct Settings {
 /// Plans what a pass over the manifests would do.
 ///
 /// # Errors
-/// When the state directory or the socket cannot be used, or no directory of manifests is known.
+/// When the state directory or the socket cannot be used.
 pub async fn plan(settings: &Settings) -> Result<Plan, Error> {
-    let directory = directory(settings)?;
+    let Manifests { directory, owners } = &settings.manifests;
+    let directory = Directory::of(directory, Trust::new(owners))?;
     let store = Store::dry_run(&settings.state_dir);
     let (loaded, unreadable) = store.load()?;
     let before: HashMap<ObjectKey, Record> = loaded
@@ -176,22 +176,6 @@ fn destroyed<'a>(
             found: None,
             destroyed: Some(reasons.get(key).map_or(SUPERFLUOUS, String::as_str)),
         })
-    })
-}
-
-/// The directory of manifests.
-fn directory(settings: &Settings) -> Result<Directory, Error> {
-    let owners = &settings.manifest_owners;
-    if let Some(path) = &settings.manifests {
-        return Directory::of(path, Trust::new(owners));
-    }
-    let source = store::load_source(&settings.state_dir.join(store::DIRECTORY));
-    let followed = source.and_then(|source| source.followed(owners));
-    followed.ok_or_else(|| {
-        Error::State(format!(
-            "no directory of manifests is known: name it with --manifests DIR; the state in {} is of no reconciler that followed one",
-            settings.state_dir.display()
-        ))
     })
 }
 

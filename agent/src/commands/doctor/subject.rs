@@ -16,11 +16,8 @@ use super::processes::{Daemon, parse};
 use crate::{
     classes::ClassRecord,
     cli::{AgentArguments, DoctorArguments},
-    config::{Config, ENDPOINT, STATE_DIR, Storage},
+    config::{Config, ENDPOINT, PACKAGED, STATE_DIR, Storage},
 };
-
-/// The configuration of the agent that the packages install, for a host where none runs and none is named.
-const PACKAGED: &str = "/etc/drumlin/config.yaml";
 
 /// What is looked at.
 #[derive(Debug)]
