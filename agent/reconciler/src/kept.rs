@@ -36,11 +36,11 @@ pub struct Row {
     pub kind: String,
     /// The size; of a group snapshot, the sum of its members.
     pub size: String,
-    /// The former owner.
+    /// The former owner; of what a rollback has kept, the group snapshot that was rolled back to.
     pub owner: String,
     /// `Orphan` (its manifest was removed), `Released` (its object released it), `Left` (its object has no record
-    /// here), `Given` (assigned by an administrator to an object that does not exist yet), or `Unowned` (created by
-    /// other callers).
+    /// here), `Given` (assigned by an administrator to an object that does not exist yet), `BeforeRollback` (it keeps
+    /// what volumes contained before a rollback), or `Unowned` (created by other callers).
     pub state: String,
     /// The time of its creation, or of a snapshot its point in time.
     pub created: String,
@@ -151,7 +151,7 @@ pub(crate) fn failed(failure: Failure) -> Error {
 /// Which resources are listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// Those that belonged to an object.
+    /// Those that belonged to an object, and those that rollbacks have kept.
     Manifests,
     /// Also those that other callers of the agent created.
     All,
@@ -202,6 +202,7 @@ fn state(object: &InventoryObject, holder: Option<&Record>) -> &'static str {
         _ if label(object, names::RELEASED).is_some() => "Released",
         Some(_) => "Left",
         None if owner(object).is_some() => "Given",
+        None if !object.before_rollback_to.is_empty() => "BeforeRollback",
         None => "Unowned",
     }
 }
@@ -212,12 +213,24 @@ fn row(object: &InventoryObject, state: &str, inventory: &Inventory) -> Row {
         handle: object.object_id.clone(),
         kind: kind(object).to_owned(),
         size: size(object, inventory),
-        owner: whose(object),
+        owner: if state == "BeforeRollback" {
+            before_rollback(object, inventory)
+        } else {
+            whose(object)
+        },
         state: state.to_owned(),
         created: created.unwrap_or_default(),
         uuid: object.uuid.clone(),
         problem: object.problem.clone(),
     }
+}
+
+/// What a group snapshot keeps that a rollback has made, for display.
+fn before_rollback(object: &InventoryObject, inventory: &Inventory) -> String {
+    let to = &object.before_rollback_to;
+    let owner = inventory.get(to).map(whose).unwrap_or_default();
+    let to = if owner.is_empty() { to } else { &owner };
+    format!("before the rollback to {to}")
 }
 
 fn kind(object: &InventoryObject) -> &'static str {

@@ -5,9 +5,11 @@ use drumlin_tests::{
     programs::{drumlin, program},
     relay::{Fault, Relay},
 };
+use serde_json::Value;
 use tonic::Code;
 
 use crate::{
+    foreign_helpers::done,
     helpers::{get, put, text},
     host::{Host, group, object, volume},
 };
@@ -84,6 +86,17 @@ async fn the_volumes_of_a_manifest_go_back_and_forth() {
     );
     // The same name again is the same rollback.
     assert_eq!(host.roll_back(&named).unwrap(), told);
+    // What was before holds space, and is shown with what it is.
+    let kept = done(&host.agent, "kept", &["-o", "json"]);
+    let kept: Value = serde_json::from_str(&kept).unwrap();
+    let [one] = kept["objects"].as_array().unwrap().as_slice() else {
+        panic!("{kept}");
+    };
+    assert_eq!(one["state"], "BeforeRollback");
+    assert_eq!(one["owner"], "before the rollback to file default/before");
+    assert_eq!(one["kind"], "GroupSnapshot");
+    assert_eq!(one["size"], "32Mi");
+    assert!(told.contains(one["handle"].as_str().unwrap()), "{told}");
     host.pair(true).await;
     assert_eq!(host.get_both(), ["one", "one"]);
     let table = eventually(|| host.agent.status(), |(_, code)| *code == 0).await;
@@ -95,6 +108,9 @@ async fn the_volumes_of_a_manifest_go_back_and_forth() {
     assert!(told.contains("were discarded"), "{told}");
     host.pair(true).await;
     assert_eq!(host.get_both(), ["two", "two"]);
+    done(&host.agent, "delete", &["--yes", id]);
+    let kept = done(&host.agent, "kept", &[]);
+    assert!(kept.starts_with("no "), "{kept}");
 }
 
 #[tokio::test]

@@ -173,6 +173,11 @@ fn message(object: Object) -> Result<v1::InventoryObject> {
         problem: object.problem.unwrap_or_default(),
         blank: object.is_blank,
         to_trash: object.goes_to_trash,
+        before_rollback_to: object
+            .before_rollback_to
+            .as_ref()
+            .map(text)
+            .unwrap_or_default(),
         uuid: object.uuid.map(|uuid| uuid.to_string()).unwrap_or_default(),
     })
 }

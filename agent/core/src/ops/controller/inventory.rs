@@ -43,6 +43,8 @@ pub struct Object {
     pub is_blank: bool,
     /// True for a volume whose deletion moves it to the trash of its class.
     pub goes_to_trash: bool,
+    /// The group snapshot of the rollback whose previous contents it keeps.
+    pub before_rollback_to: Option<Handle>,
 }
 
 /// A page of the inventory, and the classes that could not be read.
@@ -63,7 +65,10 @@ impl From<LocatedImage> for Object {
             class: member.class,
             key: member.key,
         });
-        let group = image.label(labels::GROUP);
+        let placed = |label| {
+            let place = image.label(label)?;
+            Handle::parse(&format!("{node}/{place}"))
+        };
         let created = image
             .recorded_time()
             .filter(|_| image.id.kind == ImageKind::Snapshot);
@@ -74,7 +79,8 @@ impl From<LocatedImage> for Object {
             size: image.size,
             created: image.created(),
             volumes: shown.into_iter().chain(held).collect(),
-            group_snapshot: group.and_then(|place| Handle::parse(&format!("{node}/{place}"))),
+            group_snapshot: placed(labels::GROUP),
+            before_rollback_to: placed(labels::BEFORE),
             problem: image.health.fault().map(|fault| fault.message.clone()),
             is_blank: image.is_blank(),
             goes_to_trash: found.goes_to_trash(),

@@ -92,10 +92,11 @@ impl<'a> Catalog<'a> {
             Event::InitApply(object) => {
                 let listed = self.listed.entry(kind).or_default();
                 listed.insert(key_of(kind, &object));
-                self.there_or_later(kind, object).await;
+                // On the heap: it is far larger than the rest of this.
+                Box::pin(self.there_or_later(kind, object)).await;
             }
             Event::InitDone => self.list_ended(kind).await,
-            Event::Apply(object) => self.there_or_later(kind, object).await,
+            Event::Apply(object) => Box::pin(self.there_or_later(kind, object)).await,
             // `nodeName` is immutable: an object that leaves this filter is deleted.
             Event::Delete(object) => {
                 let key = key_of(kind, &object);
