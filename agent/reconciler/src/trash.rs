@@ -2,9 +2,9 @@
 
 use std::{fmt::Write, path::Path};
 
-use drumlin_crd::Quantity;
+use drumlin_crd::{Quantity, names};
 use drumlin_proto::drumlin::v1::{
-    DestroyTrashedVolumeRequest, InventoryObject, ListTrashRequest, TrashedVolume,
+    DestroyTrashedVolumeRequest, InventoryObject, ListTrashRequest, ObjectKind, TrashedVolume,
     UndeleteVolumeRequest,
 };
 use serde::Serialize;
@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::{
     Error, Incomplete,
     client::{Client, LIST, PATIENCE, call},
-    inventory::{owner, rfc3339},
+    inventory::{self, rfc3339},
     kept::{failed, whose},
     status::{Form, align, shown},
 };
@@ -174,6 +174,41 @@ impl Trash {
         Ok(answer.map_err(failed)?.volume_id)
     }
 
+    /// Who gets a volume that was undeleted with this handle, for people; nothing if it belongs to nobody. `name` is the CSI
+    /// name that it was given, if that is not its own.
+    pub async fn outlook(&self, row: &Row, handle: &str, name: Option<&str>) -> String {
+        let owner = &row.owner;
+        if owner.is_empty() {
+            return String::new();
+        }
+        let mut volumes = self.volumes.iter();
+        let volume = volumes.find(|volume| volume.trash_id == row.id);
+        let Some(key) = volume.and_then(|volume| inventory::owner(&object(volume))) else {
+            return format!(
+                "; it belonged to {owner}: a PersistentVolume with `volumeHandle: {handle}` gives it to one"
+            );
+        };
+        let Ok(inventory) = self.client.inventory().await else {
+            return format!("; it belongs to {owner}");
+        };
+        let is_other =
+            |one: &&InventoryObject| one.kind() == ObjectKind::Volume && one.object_id != handle;
+        match inventory.named(&key).iter().find(is_other) {
+            Some(other) => format!(
+                "; it belongs to {owner}, and so does {}: an object that has that one keeps it. `drumlin adopt {handle} NAMESPACE/NAME` gives this one to another object",
+                other.object_id
+            ),
+            // The reconciler may not have seen yet that there is a volume of another name, and make a new one.
+            None if name.is_some_and(|name| name != row.name) => format!(
+                "; it belongs to {owner}: the object gets it when it is declared again with the annotation `{}: {handle}`",
+                names::ADOPT
+            ),
+            None => {
+                format!("; it belongs to {owner}: the object gets it when it is declared again")
+            }
+        }
+    }
+
     /// Destroys a volume in the trash for good. Repeated, it goes on.
     ///
     /// # Errors
@@ -200,7 +235,7 @@ fn object(volume: &TrashedVolume) -> InventoryObject {
 }
 
 fn owned_by(volume: &TrashedVolume) -> Option<String> {
-    let key = owner(&object(volume))?;
+    let key = inventory::owner(&object(volume))?;
     Some(format!("{}/{}", key.namespace, key.name))
 }
 

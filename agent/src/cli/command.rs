@@ -101,7 +101,7 @@ pub(crate) enum Command {
     /// List deleted volumes that can be undeleted, those that are destroyed next first; or destroy some of them now.
     #[command(after_help = "Examples:\n  drumlin trash\n  drumlin trash --destroy db/old")]
     Trash(TrashArguments),
-    /// Make a volume in the trash a volume again, with its data. The object that it belonged to gets it when it is declared again.
+    /// Make a volume in the trash a volume again, with its data. The object that it belonged to gets it when it is declared again, unless it has a new one.
     #[command(after_help = "Example:\n  drumlin undelete db/data")]
     Undelete(UndeleteArguments),
     /// Roll the volumes of a group snapshot back to its point in time, in place: all of them or none.

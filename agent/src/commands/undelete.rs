@@ -9,15 +9,9 @@ use crate::cli::UndeleteArguments;
 pub(crate) async fn run(arguments: &UndeleteArguments) -> anyhow::Result<()> {
     let trash = Trash::read(arguments.endpoint.path()).await?;
     let row = trash.find(&arguments.which)?;
-    let handle = trash.undelete(&row, arguments.name.as_deref()).await?;
-    let next = if row.owner.is_empty() {
-        String::new()
-    } else {
-        format!(
-            "; it belongs to {}: the object gets it when it is declared again",
-            row.owner
-        )
-    };
+    let name = arguments.name.as_deref();
+    let handle = trash.undelete(&row, name).await?;
+    let next = trash.outlook(&row, &handle, name).await;
     print(&format!("{handle} is a volume again{next}\n"));
     Ok(())
 }

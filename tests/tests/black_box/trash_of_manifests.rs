@@ -7,7 +7,7 @@ use drumlin_tests::{agent::Options, storage::Scratch};
 use crate::{
     foreign_helpers::done,
     helpers::{get, put, text},
-    host::{Host, absent, small, volume},
+    host::{Host, absent, annotated, small, volume},
 };
 
 const SNAPSHOT: &str = "apiVersion: drumlin.dev/v1alpha1
@@ -146,6 +146,53 @@ async fn a_volume_that_goes_to_the_trash_comes_back_to_its_manifest() {
     let told = printed(&host, &["undelete", "v"]);
     assert!(told.contains("file default/v"), "{told}");
     host.write("v.yaml", &[manifest(&host, "Retain")]);
+    host.until("v", &["True"]).await;
+    assert_eq!(get(&host.path("v"), "file"), b"needed after all");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_that_has_a_new_volume_keeps_it_and_another_one_can_get_the_old_one() {
+    let host = Host::start().await;
+    host.write("v.yaml", &[manifest(&host, "Trash")]);
+    host.until("v", &["True"]).await;
+    put(&host.path("v"), "file", b"needed after all");
+    host.write("v.yaml", &[absent(&manifest(&host, "Trash"))]);
+    host.until("v", &["Deleted"]).await;
+    host.write("v.yaml", &[manifest(&host, "Trash")]);
+    host.until("v", &["True"]).await;
+    let new = host.object("Volume", "v")["status"]["volumeHandle"].clone();
+    let new = new.as_str().unwrap();
+    let told = printed(&host, &["undelete", "v", "--name", "old"]);
+    assert!(!told.contains("when it is declared again"), "{told}");
+    assert!(
+        told.contains(new) && told.contains("keeps it") && told.contains("drumlin adopt"),
+        "{told}"
+    );
+    let old = told.split_whitespace().next().unwrap();
+    done(&host.agent, "adopt", &[old, "second"]);
+    let second = manifest(&host, "Retain")
+        .replace("name: v\n", "name: second\n")
+        .replace(&host.path("v"), &host.path("second"));
+    host.write("second.yaml", &[second]);
+    host.until("second", &["True"]).await;
+    assert_eq!(get(&host.path("second"), "file"), b"needed after all");
+    let line = host.until("v", &["True"]).await;
+    assert!(!line.contains("Ambiguous"), "{line}");
+    assert_eq!(host.object("Volume", "v")["status"]["volumeHandle"], new);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_under_another_name_comes_back_to_its_manifest() {
+    let host = Host::start().await;
+    host.write("v.yaml", &[manifest(&host, "Trash")]);
+    host.until("v", &["True"]).await;
+    put(&host.path("v"), "file", b"needed after all");
+    host.write("v.yaml", &[absent(&manifest(&host, "Trash"))]);
+    host.until("v", &["Deleted"]).await;
+    let told = printed(&host, &["undelete", "v", "--name", "other"]);
+    let annotation = told.split('`').nth(1).unwrap();
+    let manifest = annotated(&manifest(&host, "Retain"), annotation);
+    host.write("v.yaml", &[manifest]);
     host.until("v", &["True"]).await;
     assert_eq!(get(&host.path("v"), "file"), b"needed after all");
 }
