@@ -139,7 +139,8 @@ impl Form {
 /// When the directory cannot be read. A missing directory is an empty table.
 pub fn load(state_dir: &Path) -> Result<StatusTable, Error> {
     // A name that was mistyped is no host without objects: whoever watches this would see that all is well.
-    if !state_dir.exists() {
+    // Where it may not be looked at, reading it says so.
+    if matches!(state_dir.try_exists(), Ok(false)) {
         return Err(Error::State(format!(
             "state directory {} does not exist; --state-dir names that of the agent",
             state_dir.display()

@@ -15,6 +15,7 @@ use super::{
     check::Check,
     finding::{Finding, shell},
     processes::holder,
+    report::AgentProcess,
     subject::Subject,
 };
 
@@ -38,8 +39,9 @@ pub(super) async fn check(subject: &Subject) -> Vec<Finding> {
     let socket = subject.socket();
     let mut found = Vec::new();
     let lock = subject.state_dir().join("LOCK");
-    let holder = holder(&lock).ok().flatten();
-    let is_held = holder.is_some();
+    let holder = holder(&lock);
+    // It may be, where that cannot be seen.
+    let is_held = !matches!(holder, Ok(None));
     let down = || {
         Finding::at(
             Check::AgentDown,
@@ -67,7 +69,10 @@ pub(super) async fn check(subject: &Subject) -> Vec<Finding> {
         }
         Served::By(server) => {
             found.extend(call(&socket).await);
-            if holder.as_ref().is_none_or(|holder| holder.pid != server) && server != 0 {
+            let is_another = |holder: &Option<AgentProcess>| {
+                holder.as_ref().is_none_or(|holder| holder.pid != server)
+            };
+            if holder.as_ref().is_ok_and(is_another) && server != 0 {
                 let state = subject.state_dir();
                 found.push(
                     Finding::at(
@@ -83,7 +88,7 @@ pub(super) async fn check(subject: &Subject) -> Vec<Finding> {
             }
         }
     }
-    if let (Served::Missing, Some(holder)) = (served(&socket), &holder) {
+    if let (Served::Missing, Ok(Some(holder))) = (served(&socket), &holder) {
         found.push(
             Finding::at(
                 Check::OtherConfiguration,

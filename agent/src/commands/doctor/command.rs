@@ -43,12 +43,14 @@ pub(crate) async fn run(arguments: &DoctorArguments) -> ExitCode {
 async fn look(part: Part, subject: &Subject) -> Report {
     let mut findings = part.check(subject).await;
     let lock = subject.state_dir().join("LOCK");
-    let agent = holder(&lock).unwrap_or_else(|why| {
-        findings.push(Finding::not_checked(lock.display().to_string(), why));
-        None
-    });
     let node = subject.node().map(|node| node.as_str().to_owned());
-    Report::new(node, agent, findings)
+    match holder(&lock) {
+        Ok(agent) => Report::new(node, agent, findings),
+        Err(why) => {
+            findings.push(Finding::not_checked(lock.display().to_string(), why));
+            Report::new(node, None, findings).of_unknown_agent()
+        }
+    }
 }
 
 /// Makes the checks of a part in a process of its own. This one looks at no file: it could never end.

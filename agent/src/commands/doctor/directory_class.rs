@@ -40,6 +40,11 @@ fn class(subject: &Subject, name: &ClassName, settings: &DirectorySettings) -> V
             // It is created with the first volume.
             return Vec::new();
         }
+        // It may be there, and as it shall be.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let object = path.display().to_string();
+            return vec![Finding::not_checked(object, error)];
+        }
         Err(error) => {
             let finding = Finding::at(
                 Check::DirectoryMissing,

@@ -29,7 +29,17 @@ pub(super) fn check(subject: &Subject) -> Vec<Finding> {
     ];
     let all = all.into_iter().chain(directories);
     let all = all.chain(config.map(|config| (config, "can have the agent use other storage")));
-    all.filter_map(|(path, what)| look(path, what)).collect()
+    let found = all.filter_map(|(path, what)| look(path, what));
+    found.chain(unprivileged()).collect()
+}
+
+/// What this process may not see need not be missing.
+fn unprivileged() -> Option<Finding> {
+    let us = nix::unistd::Uid::effective();
+    (!us.is_root()).then(|| {
+        let why = "this user may not see all that the agent has, and root may";
+        Finding::not_checked(format!("user {us}"), why).advice("run `drumlin doctor` as root")
+    })
 }
 
 fn look(path: &Path, what: &str) -> Option<Finding> {

@@ -8,11 +8,15 @@ use super::{check::Severity, finding::Finding};
 
 /// All findings, the worst first. Its form for programs is documented in `docs/src/doctor.md`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct Report {
     /// The name of this node, if it is known.
     node: Option<String>,
     /// The process that holds the state directory, if there is one.
     agent: Option<AgentProcess>,
+    /// Whether there is one could not be determined.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    agent_unknown: bool,
     /// The number of errors.
     errors: usize,
     /// The number of warnings.
@@ -80,6 +84,7 @@ impl Report {
         Self {
             node,
             agent,
+            agent_unknown: false,
             errors: count(Severity::Error),
             warnings: count(Severity::Warning),
             findings,
@@ -89,12 +94,25 @@ impl Report {
     /// The report of all parts.
     pub(super) fn of_parts(parts: impl Iterator<Item = Self>) -> Self {
         let (mut node, mut agent, mut findings) = (None, None, Vec::new());
+        let mut agent_unknown = false;
         for part in parts {
             node = node.or(part.node);
             agent = agent.or(part.agent);
+            agent_unknown |= part.agent_unknown;
             findings.extend(part.findings);
         }
-        Self::new(node, agent, findings)
+        Self {
+            agent_unknown: agent_unknown && agent.is_none(),
+            ..Self::new(node, agent, findings)
+        }
+    }
+
+    /// The same, where it could not be determined whether an agent runs.
+    pub(super) fn of_unknown_agent(self) -> Self {
+        Self {
+            agent_unknown: true,
+            ..self
+        }
     }
 
     /// The exit code: 2 with errors, 1 with warnings, else 0.
@@ -162,6 +180,9 @@ impl Report {
                 agent.pid,
                 escaped(&agent.command)
             ),
+            None if self.agent_unknown => {
+                format!("{found}; whether an agent runs could not be determined\n")
+            }
             None => format!("{found}; no agent runs\n"),
         }
     }

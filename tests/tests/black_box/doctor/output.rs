@@ -1,10 +1,45 @@
 //! The report: for people, and for programs.
 
+use std::{fs, os::unix::fs::PermissionsExt};
+
 use drumlin_tests::{
     agent::Agent,
     doctor::{Diagnosis, arguments},
+    programs::{drumlin, program},
     terminal::on_terminal,
 };
+use serde_json::Value;
+
+use crate::host::Host;
+
+#[tokio::test]
+async fn whoever_is_not_root_is_told_so_and_nothing_is_taken_for_missing() {
+    let host = Host::start().await;
+    for (path, mode) in [("", 0o755), ("state", 0o700)] {
+        fs::set_permissions(host.agent.path(path), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let words = |more: &[&str]| {
+        let mut command = program("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        command.arg(drumlin()).arg("doctor");
+        let command = command.args(arguments(&host.agent)).args(more);
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    let text = words(&[]);
+    assert!(text.contains("run `drumlin doctor` as root"), "{text}");
+    assert!(!text.contains("no agent runs"), "{text}");
+    assert!(text.contains("could not be determined"), "{text}");
+    for check in ["directory-missing", "agent-down", "other-configuration"] {
+        assert!(!text.contains(check), "{text}");
+    }
+    let json: Value = serde_json::from_str(&words(&["-o", "json"])).unwrap();
+    assert_eq!(
+        (&json["agent"], &json["agentUnknown"]),
+        (&Value::Null, &true.into())
+    );
+    let json = Diagnosis::of(&host.agent).report;
+    assert_eq!(json.get("agentUnknown"), None);
+}
 
 #[tokio::test]
 async fn people_get_a_line_for_each_finding_and_colours_on_a_terminal_alone() {
@@ -61,6 +96,6 @@ async fn programs_get_one_object_with_these_fields() {
     words.splice(0..0, ["doctor", "-o", "yaml"]);
     let output = agent.command(&words);
     assert_eq!(output.status.code(), Some(code));
-    let yaml: serde_json::Value = serde_yaml::from_slice(&output.stdout).unwrap();
+    let yaml: Value = serde_yaml::from_slice(&output.stdout).unwrap();
     assert_eq!(yaml, report);
 }
