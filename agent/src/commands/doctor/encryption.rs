@@ -1,6 +1,11 @@
 //! What classes that encrypt need: dm-crypt, and their keys.
 
-use std::{fs, io::Read, os::unix::fs::PermissionsExt, path::Path};
+use std::{
+    fs,
+    io::Read,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::Path,
+};
 
 use drumlin_core::backend::encrypted::KeySource;
 
@@ -12,6 +17,8 @@ use super::{
 
 /// Permissions of group and others.
 const OTHERS: u32 = 0o077;
+/// With one of these, group or others reach what is in a directory.
+const SEARCHABLE: u32 = 0o011;
 
 /// Looks at the kernel and at each key. A program that prints a key is not run.
 pub(super) fn check(subject: &Subject) -> Vec<Finding> {
@@ -54,9 +61,23 @@ fn unusable(key: &KeySource, object: String) -> Option<Finding> {
 
 fn exposed(path: &Path) -> Option<Finding> {
     let mode = fs::metadata(path).ok()?.permissions().mode() & 0o7777;
-    (mode & OTHERS != 0).then(|| {
+    (mode & OTHERS != 0 && !is_out_of_reach(path)).then(|| {
         let message = format!("others (mode {mode:04o}) can read the key");
         Finding::at(Check::ExposedKey, path, message).command(format!("chmod go= {}", shell(path)))
+    })
+}
+
+/// Returns true if a directory above the file lets nobody but root and this user through.
+fn is_out_of_reach(path: &Path) -> bool {
+    let Ok(real) = fs::canonicalize(path) else {
+        return false;
+    };
+    let us = nix::unistd::Uid::effective().as_raw();
+    let mut above = real.ancestors().skip(1);
+    above.any(|directory| {
+        fs::metadata(directory).is_ok_and(|directory| {
+            directory.mode() & SEARCHABLE == 0 && [0, us].contains(&directory.uid())
+        })
     })
 }
 

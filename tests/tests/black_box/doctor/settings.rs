@@ -1,6 +1,6 @@
 //! Settings, the environment and permissions.
 
-use std::{fs, os::unix::fs::PermissionsExt};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 use drumlin_tests::{
     agent::{Agent, Options, write},
@@ -136,9 +136,15 @@ async fn limits_that_cannot_be_set_are_found() {
 async fn a_key_that_is_none_or_that_others_can_read_is_found() {
     let scratch = Scratch::new();
     let images = scratch.directory("images");
-    let (key, short) = (scratch.key("key"), scratch.path().join("short"));
+    let (key, keys) = (scratch.key("key"), scratch.directory("keys"));
+    let short = keys.join("short");
+    let modes = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    modes(scratch.path(), 0o755);
+    modes(&keys, 0o755);
     fs::write(&short, "short").unwrap();
-    fs::set_permissions(&short, fs::Permissions::from_mode(0o644)).unwrap();
+    modes(&short, 0o644);
     let config = format!(
         "classes: [{{name: a, directory: {{path: {}}}, encryption: {{type: luks2, key: {{file: {}}}, previousKeys: [{{file: {}}}]}}}}]\n",
         images.display(),
@@ -153,7 +159,12 @@ async fn a_key_that_is_none_or_that_others_can_read_is_found() {
     assert_eq!(command, format!("chmod go= {}", short.display()));
     // The kernel of the test decides.
     assert!(found.all("no-dm-crypt").len() <= 1);
-    let mode = fs::Permissions::from_mode(0o600);
-    fs::set_permissions(&short, mode).unwrap();
+    modes(&short, 0o600);
     Diagnosis::of(&agent).lacks("exposed-key");
+    // Nobody gets there.
+    modes(&short, 0o644);
+    modes(&keys, 0o700);
+    Diagnosis::of(&agent).lacks("exposed-key");
+    modes(&keys, 0o710);
+    Diagnosis::of(&agent).finds("exposed-key", &text(short));
 }
