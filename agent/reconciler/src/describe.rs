@@ -13,6 +13,7 @@ use self::tree::Node;
 use crate::{
     Error,
     age::age,
+    count::counted,
     events::{self, ObjectEvent},
     record::{Body, Of, Record},
     status::{Form, Row, align, shown, shown_row},
@@ -92,15 +93,19 @@ fn waits_for(record: &Record, last_operation: Option<&LastOperation>) -> Option<
     if let Some(last) = last_operation {
         let next = last.next_retry_time.as_deref().unwrap_or("not planned");
         return Some(format!(
-            "{}, which failed {} times with {}; next attempt {next}",
-            last.rpc, last.attempts, last.code
+            "{}, which failed {} with {}; next attempt {next}",
+            last.rpc,
+            counted(last.attempts, "time"),
+            last.code
         ));
     }
     let ready = record.condition("Ready")?;
     let waits = ready.status != "True"
         && record.drumlin.orphan_since.is_none()
         && !record.drumlin.destroyed;
-    waits.then(|| ready.message.clone())
+    // The field says already that it waits.
+    let what = ready.message.strip_prefix("waiting for ");
+    waits.then(|| what.unwrap_or(&ready.message).to_owned())
 }
 
 impl Description {

@@ -18,6 +18,7 @@
 //! - [`state_file`]: writes files of a state directory, also for others.
 //! - [`manifest_scan`]: reads manifests without applying them.
 //! - [`observer`]: what can be measured of a reconciler.
+//! - [`count`]: numbers of things, for people.
 //! - [`status`]: the status table for the operator.
 //! - [`kept`]: resources that belong to no object, and the commands of an administrator for them.
 //! - [`mod@apply`]: one pass over the manifests, for scripts.
@@ -53,6 +54,7 @@ mod client;
 mod clock_watch;
 pub mod colours;
 pub mod controller;
+mod count;
 pub mod describe;
 mod destroyed;
 mod drift;
@@ -94,6 +96,7 @@ mod write_behind;
 pub use apply::apply;
 pub use backoff::reason_of;
 pub use client::progress_of;
+pub use count::counted;
 pub use incomplete::Incomplete;
 pub use observer::Observer;
 pub use prune::Prune;

@@ -10,6 +10,7 @@ use serde_json::json;
 use crate::{
     Error,
     colours::{RED, YELLOW},
+    count::elsewhere,
     prune::Pruning,
     record::{Body, Of, Record},
     source::file_name::Entry,
@@ -315,7 +316,7 @@ impl StatusTable {
             let _ = writeln!(text, "{RED}UNREADABLE {one}{RED:#}");
         }
         if self.elsewhere > 0 {
-            let _ = writeln!(text, "{} objects belong to other nodes", self.elsewhere);
+            text.push_str(&elsewhere(self.elsewhere));
         }
         text
     }

@@ -140,7 +140,7 @@ pub(crate) enum Command {
     /// Write the man pages of all commands into a directory.
     #[command(after_help = "Example:\n  drumlin man /usr/local/share/man/man1")]
     Man {
-        /// The directory, which must exist.
+        /// The directory; it is created if it is missing.
         directory: PathBuf,
     },
 }

@@ -4,27 +4,29 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::{DataOutput, HostArguments};
+use super::{DataOutput, HostArguments, NamespaceArguments};
 
 /// Kinds that can be restored, by short name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SnapshotKind {
     /// A group snapshot: a volume for each member, and a group of them.
-    #[value(name = "dgsnap", alias = "groupsnapshot")]
+    #[value(name = "dgsnap", aliases = ["groupsnapshot", "groupsnapshots"])]
     Group,
     /// A snapshot: one volume.
-    #[value(name = "dsnap", alias = "snapshot")]
+    #[value(name = "dsnap", aliases = ["snapshot", "snapshots"])]
     One,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RestoreArguments {
     /// Kind of the object.
-    #[arg(value_name = "KIND")]
+    #[arg(value_name = "KIND", ignore_case = true)]
     pub(crate) kind: SnapshotKind,
-    /// Name of the object: `NAMESPACE/NAME`, or `NAME` in the namespace `default`.
+    /// Name of the object: `NAMESPACE/NAME`, or `NAME` in the namespace of `--namespace`.
     #[arg(value_name = "NAMESPACE/NAME")]
     pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) namespace: NamespaceArguments,
     /// Suffix of the names of the restored objects, so that they differ from the originals.
     #[arg(
         long,
@@ -42,18 +44,20 @@ pub(crate) struct RestoreArguments {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum GroupSnapshotKind {
     /// A group snapshot.
-    #[value(name = "dgsnap", alias = "groupsnapshot")]
+    #[value(name = "dgsnap", aliases = ["groupsnapshot", "groupsnapshots"])]
     Group,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RollbackArguments {
     /// Kind of the object.
-    #[arg(value_name = "KIND")]
+    #[arg(value_name = "KIND", ignore_case = true)]
     pub(crate) kind: GroupSnapshotKind,
-    /// Name of the group snapshot: `NAMESPACE/NAME`, `NAME` in the namespace `default`, or its handle (`NODE/CLASS/KEY`).
+    /// Name of the group snapshot: `NAMESPACE/NAME`, `NAME` in the namespace of `--namespace`, or its handle (`NODE/CLASS/KEY`).
     #[arg(value_name = "NAMESPACE/NAME|ID")]
     pub(crate) which: String,
+    #[command(flatten)]
+    pub(crate) namespace: NamespaceArguments,
     /// Name of this rollback, and of the group snapshot that keeps the previous contents. Repeating a call with the same name
     /// does not roll back again [default: `rollback-` and the time]
     #[arg(long, value_name = "NAME")]
@@ -73,21 +77,23 @@ pub(crate) struct RollbackArguments {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ComparedKind {
     /// A snapshot.
-    #[value(name = "dsnap", alias = "snapshot")]
+    #[value(name = "dsnap", aliases = ["snapshot", "snapshots"])]
     Snapshot,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DiffArguments {
     /// Kind of the objects.
-    #[arg(value_name = "KIND")]
+    #[arg(value_name = "KIND", ignore_case = true)]
     pub(crate) kind: ComparedKind,
-    /// The earlier snapshot: `NAMESPACE/NAME`, `NAME` in the namespace `default`, or its handle (`NODE/CLASS/KEY`).
+    /// The earlier snapshot: `NAMESPACE/NAME`, `NAME` in the namespace of `--namespace`, or its handle (`NODE/CLASS/KEY`).
     #[arg(value_name = "BASE")]
     pub(crate) base: String,
     /// The later snapshot of the same volume, named in the same way.
     #[arg(value_name = "TARGET")]
     pub(crate) target: String,
+    #[command(flatten)]
+    pub(crate) namespace: NamespaceArguments,
     /// Output format.
     #[arg(short, long, value_name = "FORM")]
     pub(crate) output: Option<DataOutput>,

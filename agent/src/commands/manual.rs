@@ -1,24 +1,26 @@
 //! `drumlin man`: the man pages, from what the command line knows of itself.
 
-use std::path::Path;
+use std::{fs, path::Path};
 
 use anyhow::Context;
 use clap::CommandFactory;
 
 use crate::cli::Cli;
 
-/// Writes a page for each command that is not hidden.
+/// Writes a page for each command that is not hidden, into a directory that is created if it is missing.
 ///
 /// # Errors
 /// When the directory cannot be written to.
 pub(crate) fn run(directory: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(directory)
+        .with_context(|| format!("could not create {}", directory.display()))?;
     clap_mangen::generate_to(Cli::command(), directory)
         .with_context(|| format!("could not write man pages to {}", directory.display()))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{fmt::Write, fs, path::PathBuf};
+    use std::{fmt::Write, path::PathBuf};
 
     use super::*;
 
@@ -61,13 +63,14 @@ mod tests {
     #[test]
     fn there_is_a_man_page_for_each_command() {
         let directory = tempfile::tempdir().unwrap();
-        run(directory.path()).unwrap();
+        let directory = directory.path().join("share/man1");
+        // Twice: once it is created.
+        run(&directory).unwrap();
+        run(&directory).unwrap();
         for command in Cli::command().get_subcommands() {
-            let page = directory
-                .path()
-                .join(format!("drumlin-{}.1", command.get_name()));
+            let page = directory.join(format!("drumlin-{}.1", command.get_name()));
             assert_eq!(page.exists(), !command.is_hide_set(), "{}", page.display());
         }
-        assert!(directory.path().join("drumlin.1").exists());
+        assert!(directory.join("drumlin.1").exists());
     }
 }

@@ -47,18 +47,16 @@ pub(super) fn of(
 }
 
 /// The object of a kind with such a name, in the namespace that is asked for.
-fn in_namespace(
+///
+/// # Errors
+/// If the name has another one.
+pub(super) fn in_namespace(
     kind: &str,
     name: &str,
     namespace: &NamespaceArguments,
 ) -> anyhow::Result<ObjectKey> {
     let (namespace, name) = split_in(name, namespace.namespace.as_deref())?;
     Ok(key(kind, (namespace, name)))
-}
-
-/// The object of a kind with such a name.
-pub(super) fn of_kind(kind: &str, name: &str) -> ObjectKey {
-    key(kind, split(name))
 }
 
 fn key(kind: &str, (namespace, name): (&str, &str)) -> ObjectKey {

@@ -9,7 +9,7 @@ pub(crate) fn run(arguments: &RestoreArguments) -> anyhow::Result<()> {
         SnapshotKind::Group => "GroupSnapshot",
         SnapshotKind::One => "Snapshot",
     };
-    let key = object_name::of_kind(kind, &arguments.name);
+    let key = object_name::in_namespace(kind, &arguments.name, &arguments.namespace)?;
     let state_dir = &arguments.state_dir;
     let manifests = drumlin_reconciler::restore::manifests(state_dir, &key, &arguments.suffix)?;
     print(&manifests);

@@ -10,7 +10,7 @@ use drumlin_proto::{
         group_controller_client::GroupControllerClient,
     },
 };
-use drumlin_reconciler::progress_of;
+use drumlin_reconciler::{counted, progress_of};
 use tokio::time::timeout;
 use tonic::{Code, transport::Channel};
 
@@ -26,7 +26,11 @@ use crate::cli::{GroupSnapshotKind, RollbackArguments};
 pub(crate) async fn run(arguments: RollbackArguments) -> anyhow::Result<()> {
     let GroupSnapshotKind::Group = arguments.kind;
     let endpoint: Endpoint = arguments.endpoint.parse().context("endpoint")?;
-    let group_snapshot_id = handle(&arguments.state_dir, "GroupSnapshot", &arguments.which)?;
+    let group_snapshot_id = handle(
+        &arguments.state_dir,
+        "GroupSnapshot",
+        (&arguments.which, &arguments.namespace),
+    )?;
     let name = match &arguments.name {
         Some(name) => name.clone(),
         None => format!("rollback-{}", now()),
@@ -46,9 +50,9 @@ pub(crate) async fn run(arguments: RollbackArguments) -> anyhow::Result<()> {
             arguments.which
         ),
         Some(kept) => format!(
-            "rolled back to {}, {} volumes\nthe previous contents are in group snapshot {id}; to return to them:\n  drumlin rollback dgsnap {id}\n",
+            "rolled back to {}, {}\nthe previous contents are in group snapshot {id}; to return to them:\n  drumlin rollback dgsnap {id}\n",
             arguments.which,
-            kept.snapshots.len(),
+            counted(kept.snapshots.len(), "volume"),
             id = kept.group_snapshot_id
         ),
     });

@@ -13,6 +13,7 @@ use drumlin_crd::{Manifest, ObjectKey, Problem, quote, yaml::Location};
 use drumlin_reconciler::{
     Entry,
     colours::RED,
+    counted,
     status::{FileProblem, Form, ignored},
 };
 use serde::Serialize;
@@ -130,8 +131,9 @@ impl Validation {
             );
         }
         if self.problems.is_empty() {
-            let (files, objects) = (self.files, self.objects);
-            return format!("{files} files, {objects} objects: valid\n{ignored}");
+            let files = counted(self.files, "file");
+            let objects = counted(self.objects, "object");
+            return format!("{files}, {objects}: valid\n{ignored}");
         }
         let mut text = String::new();
         for QuotedProblem { problem, quoted } in &self.problems {

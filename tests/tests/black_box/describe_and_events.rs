@@ -70,7 +70,7 @@ async fn an_object_is_described_with_what_belongs_to_it_and_what_it_waits_for() 
     assert!(about.contains("SnapshotReady  1 "), "its event: {about}");
     let about = host.shown(&["describe", "Volume", "default/waiting"]);
     assert!(
-        about.contains("Waits for:    waiting for snapshot nobody, which does not exist"),
+        about.contains("Waits for:    snapshot nobody, which does not exist"),
         "{about}"
     );
 

@@ -124,7 +124,7 @@ async fn a_snapshot_is_taken_within_a_real_minute_and_has_what_was_written_befor
     let digits = |text: &str| -> String { text.chars().filter(char::is_ascii_digit).collect() };
     assert_eq!(digits(name), digits(slot));
     assert!(slot.ends_with(":00Z"), "{slot}");
-    host.until("s", &["True", "Scheduled", "1 snapshots"]).await;
+    host.until("s", &["True", "Scheduled", "1 snapshot,"]).await;
     let spec = format!(
         "source: {{snapshotName: {name}}}\nmount: {{path: {}}}",
         host.path("r")
@@ -194,7 +194,7 @@ async fn a_suspended_schedule_takes_none_deletes_none_and_makes_up_for_none() {
         .write("s.yaml", &[schedule("retention: {keepLast: 1}")]);
     timed
         .host
-        .until("s", &["True", "Scheduled", "1 snapshots"])
+        .until("s", &["True", "Scheduled", "1 snapshot,"])
         .await;
     let after = timed.status()["missed"].as_u64().unwrap();
     assert!(after < missed + 9, "{missed} {after}");
@@ -292,7 +292,7 @@ async fn a_snapshot_that_has_a_manifest_is_kept_whatever_the_retention_says() {
     timed.host.until(name, &["True", "SnapshotReady"]).await;
     timed
         .host
-        .until("s", &["True", "Scheduled", "1 snapshots"])
+        .until("s", &["True", "Scheduled", "1 snapshot,"])
         .await;
 }
 
@@ -315,7 +315,7 @@ async fn a_target_that_is_away_is_waited_for() {
     timed.host.write("v.yaml", &[small("v")]);
     timed
         .host
-        .until("s", &["True", "Scheduled", "1 snapshots"])
+        .until("s", &["True", "Scheduled", "1 snapshot,"])
         .await;
     // It goes, with its snapshots or without them, and comes back.
     timed.host.write("v.yaml", &[absent(&small("v"))]);

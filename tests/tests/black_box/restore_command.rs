@@ -74,7 +74,7 @@ async fn all_members_of_a_group_snapshot_come_back_in_a_group_of_their_own() {
     let (table, _) = host.agent.status();
 
     let printed = host
-        .restore(&["dgsnap", "default/before", "--suffix", "-x"])
+        .restore(&["GroupSnapshot", "before", "-n", "default", "--suffix", "-x"])
         .unwrap();
     assert_eq!(host.agent.status().0, table, "nothing is applied");
     for part in [

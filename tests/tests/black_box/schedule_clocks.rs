@@ -88,6 +88,6 @@ async fn a_clock_that_was_ahead_stops_the_deletion_of_snapshots_but_not_the_snap
     timed.host.write("future.yaml", &tombstones);
     timed
         .host
-        .until("s", &["True", "Scheduled", "1 snapshots"])
+        .until("s", &["True", "Scheduled", "1 snapshot,"])
         .await;
 }

@@ -118,7 +118,7 @@ fn programs_get_the_numbers_of_what_is_valid() {
     );
     assert_eq!(code, Some(0));
     let people = validated(&[&file]);
-    assert_eq!(people, ("1 files, 1 objects: valid\n".to_owned(), Some(0)));
+    assert_eq!(people, ("1 file, 1 object: valid\n".to_owned(), Some(0)));
 }
 
 #[test]

@@ -15,6 +15,7 @@ use tonic::Code;
 use super::{Halt, Pass, blocked, gone, ready, stalled, volume::is_refusal, waiting};
 use crate::{
     client::{Failure, PATIENCE, call, gone_is_fine},
+    count::counted,
     inventory::{rfc3339, size},
     record::{Body, Of, Verdict},
 };
@@ -45,8 +46,8 @@ impl Pass<'_> {
         Ok(ready(
             "SnapshotReady",
             format!(
-                "{} members of {} at {}",
-                status.member_count,
+                "{} of {} at {}",
+                counted(status.member_count, "member"),
                 spec.group_name,
                 status.creation_time.clone().unwrap_or_default()
             ),

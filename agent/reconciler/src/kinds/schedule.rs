@@ -9,6 +9,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{Halt, Pass, ready, stalled, waiting};
 use crate::{
+    count::counted,
     record::{AppliedRetention, Body, Of, Record, Run, Runs, State, Verdict},
     schedule::{Clock, Plan, Timing, child_name, is_of_the_future, superfluous},
 };
@@ -408,11 +409,17 @@ impl Pass<'_> {
             return Err(Halt::Waiting(Verdict {
                 state: State::Reconciling,
                 reason: "SnapshotFailed",
-                message: format!("{why}; {kept} snapshots are kept, none is deleted"),
+                message: format!(
+                    "{why}; {} kept, none is deleted",
+                    match kept {
+                        1 => "1 snapshot is".to_owned(),
+                        kept => format!("{kept} snapshots are"),
+                    }
+                ),
             }));
         }
         let next = status.next_time.clone().unwrap_or_default();
-        let message = format!("{kept} snapshots, the next one at {next}");
+        let message = format!("{}, the next one at {next}", counted(kept, "snapshot"));
         match suspicion {
             Suspicion::None => Ok(ready("Scheduled", message)),
             Suspicion::Ahead => Ok(ready(

@@ -9,6 +9,7 @@ use super::{Action, Plan, PlannedChange, shown};
 use crate::{
     age::age,
     colours::{GREEN, RED, YELLOW},
+    count::{counted, elsewhere},
     status::{FileProblem, ignored},
 };
 
@@ -18,8 +19,11 @@ impl Plan {
         let mut text = String::new();
         let _ = writeln!(
             text,
-            "node {}   {}   {} files, {} objects",
-            self.node, self.directory, self.files, self.objects
+            "node {}   {}   {}, {}",
+            self.node,
+            self.directory,
+            counted(self.files, "file"),
+            counted(self.objects, "object")
         );
         if let Some(why) = &self.agent_unreachable {
             let _ = writeln!(
@@ -57,7 +61,7 @@ impl Plan {
             let _ = writeln!(text, "UNREADABLE {one}; its object is not planned");
         }
         if self.elsewhere > 0 {
-            let _ = writeln!(text, "{} objects belong to other nodes", self.elsewhere);
+            text.push_str(&elsewhere(self.elsewhere));
         }
         text.push_str(&self.summary());
         text
@@ -78,12 +82,15 @@ impl Plan {
         if [changes, creates, destroys, blocked, waiting] == [0; 5] && self.unavailable.is_none() {
             let kept = match orphans {
                 0 => String::new(),
+                1 => "; 1 orphan stays as it is".to_owned(),
                 orphans => format!("; {orphans} orphans stay as they are"),
             };
-            return format!(
-                "Nothing to do: {} objects are as their manifests ask{kept}.\n",
-                self.objects
-            );
+            return match self.objects {
+                1 => format!("Nothing to do: 1 object is as its manifest asks{kept}.\n"),
+                objects => {
+                    format!("Nothing to do: {objects} objects are as their manifests ask{kept}.\n")
+                }
+            };
         }
         format!(
             "Plan: {creates} create, {changes} change, {destroys} destroy, {blocked} blocked, {waiting} waiting, {orphans} orphan\n"

@@ -21,7 +21,7 @@ pub(crate) async fn run(arguments: DiffArguments) -> anyhow::Result<()> {
     let ComparedKind::Snapshot = arguments.kind;
     let host = arguments.host;
     let named = |name: String| -> anyhow::Result<Named> {
-        let handle = handle(&host.state_dir, "Snapshot", &name)?;
+        let handle = handle(&host.state_dir, "Snapshot", (&name, &arguments.namespace))?;
         Ok(Named {
             name,
             handle,

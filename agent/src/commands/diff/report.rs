@@ -5,6 +5,7 @@ use std::{
     ops::Range,
 };
 
+use drumlin_reconciler::counted;
 use serde::Serialize;
 use serde_json::json;
 
@@ -132,7 +133,8 @@ impl<W: Write> Report<W> {
         match self.form {
             None => writeln!(
                 self.output,
-                "{bytes} bytes in {ranges} ranges differ; the volume has {capacity} bytes"
+                "{bytes} bytes in {} differ; the volume has {capacity} bytes",
+                counted(ranges, "range")
             )?,
             Some(DataOutput::Json) => {
                 let close = if ranges == 0 { "]" } else { "\n  ]" };

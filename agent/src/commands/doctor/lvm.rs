@@ -259,7 +259,7 @@ fn volumes(subject: &Subject, now: &GroupMetadata, classes: &Classes<'_>) -> Vec
         Finding::new(
             Check::OtherNode,
             &now.name,
-            format!("{count} volumes and snapshots in it belong to node {node}; this agent does not list them, and another agent may use the group"),
+            format!("volumes and snapshots in it belong to node {node} ({count}); this agent does not list them, and another agent may use the group"),
         )
         .advice(format!(
             "make sure that no other agent uses the group; set `adoptNode: {node}` in the class if that node is gone, or was the name of this one"
