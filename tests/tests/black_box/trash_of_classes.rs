@@ -304,8 +304,8 @@ async fn on_a_full_disk_what_is_oldest_makes_room_for_what_is_thrown_away() {
     let filler = text(directory.join("filler"));
     // To the last block, also of those that only root may use.
     let fill = format!("dd if=/dev/zero bs=1k status=none >> {filler}; sync -f {filler}; ");
-    let full = format!("{}true", fill.repeat(3));
-    run("sh", &["-c", &full]);
+    let line = format!("{}true", fill.repeat(3));
+    run("sh", &["-c", &line]);
     delete_volume(&agent, &new).await;
     let left = in_trash(&agent).await;
     let names: Vec<&str> = left.iter().map(|one| one.name.as_str()).collect();

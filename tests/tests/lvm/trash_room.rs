@@ -25,7 +25,7 @@ async fn filled(agent: &Agent, name: &str, mebibytes: usize) -> String {
         .open(bytes_of(agent, &id))
         .unwrap();
     for _ in 0..mebibytes {
-        device.write_all(&[7; 1 << 20]).unwrap();
+        device.write_all(&vec![7; 1 << 20]).unwrap();
     }
     device.sync_all().unwrap();
     id

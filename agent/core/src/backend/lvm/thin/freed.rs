@@ -30,11 +30,11 @@ impl Lvm {
         oldest_first: &[OwnVolume<'_>],
     ) -> Result<Vec<ImageId>> {
         let promise = |ours: &OwnVolume<'_>| now.bytes(ours.volume);
-        let promises: Vec<u64> = oldest_first.iter().map(promise).collect();
+        let sizes: Vec<u64> = oldest_first.iter().map(promise).collect();
         let (bytes, state) = self.pool_state(now, pool).await?;
         let promised = promised(now, pool);
         let fits = |data: &[u64], deleted: &[usize]| {
-            let rest = promised.saturating_sub(freed(&promises, deleted));
+            let rest = promised.saturating_sub(freed(&sizes, deleted));
             let after = state
                 .as_ref()
                 .map(|state| state.without(freed(data, deleted)));
