@@ -189,8 +189,7 @@ impl Config {
         let Some(path) = &arguments.config else {
             return Self::merged(arguments, File::default(), Fixed::default());
         };
-        let text = fs::read_to_string(path)
-            .with_context(|| format!("could not read config file {}", path.display()))?;
+        let text = text_of(path)?;
         let (file, fixed) = read(path, &text)?;
         Self::merged(arguments, file, fixed).map_err(|error| located(error, path, &text))
     }
@@ -274,7 +273,7 @@ impl Config {
 /// # Errors
 /// As those of [`Config::load`].
 pub(crate) fn configured(path: &Path) -> anyhow::Result<Option<Manifests>> {
-    let (file, _) = read(path)?;
+    let (file, _) = read(path, &text_of(path)?)?;
     let owners = owners(&OwnerArguments::default(), file.manifest_owner);
     let directory = file.manifests;
     Ok(directory.map(|directory| Manifests { directory, owners }))
@@ -348,6 +347,11 @@ fn otlp_endpoint(
         Some(_) => endpoint.context("--otlp-endpoint (OTEL_EXPORTER_OTLP_ENDPOINT)"),
         None => endpoint.at_key("tracing.otlpEndpoint"),
     }
+}
+
+fn text_of(path: &Path) -> anyhow::Result<String> {
+    fs::read_to_string(path)
+        .with_context(|| format!("could not read config file {}", path.display()))
 }
 
 fn read(path: &Path, text: &str) -> anyhow::Result<(File, Fixed)> {

@@ -371,7 +371,7 @@ impl Pass<'_> {
     /// What is wrong with the volume where it is mounted: what is wrong with its file system, too.
     async fn mount_problem(&self) -> Option<String> {
         let path = self.status().mount_path.clone()?;
-        let stats = stats_at(&self.client, &self.handle(), &path).await;
+        let stats = stats_at(self.client, &self.handle(), &path).await;
         abnormal(stats.ok()?.volume_condition?)
     }
 }
