@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::{
+    Error,
     source::{
         directory::{Directory, Scan},
         trust::Trust,
@@ -18,6 +19,16 @@ pub struct Manifests {
     pub directory: PathBuf,
     /// Numeric ids of the users whose manifests are trusted, besides root and the user of this process.
     pub owners: Vec<u32>,
+}
+
+impl Manifests {
+    /// The directory, to be scanned.
+    ///
+    /// # Errors
+    /// When there is no working directory for a relative path.
+    pub(crate) fn open(&self) -> Result<Directory, Error> {
+        Directory::of(&self.directory, Trust::new(&self.owners))
+    }
 }
 
 /// The directory that the reconciler with this state directory has followed last, if it has.

@@ -23,7 +23,6 @@ use crate::{
     one_pass::OnePass,
     prune::Pruning,
     record::{Body, Of, Record},
-    source::{directory::Directory, trust::Trust},
     state::Shared,
     store::{self, SourceState, Store},
 };
@@ -52,8 +51,7 @@ pub struct Settings {
 /// # Errors
 /// When the state directory or the socket cannot be used.
 pub async fn plan(settings: &Settings) -> Result<Plan, Error> {
-    let Manifests { directory, owners } = &settings.manifests;
-    let directory = Directory::of(directory, Trust::new(owners))?;
+    let directory = settings.manifests.open()?;
     let store = Store::dry_run(&settings.state_dir);
     let (loaded, unreadable) = store.load()?;
     let before: HashMap<ObjectKey, Record> = loaded
@@ -80,10 +78,9 @@ pub async fn plan(settings: &Settings) -> Result<Plan, Error> {
         .collect();
     after.sort_by_key(Record::key);
     // What is in no manifest that could be read is as it was: nothing follows from that.
-    let compared = if source.unavailable.is_some() {
-        &[]
-    } else {
-        after.as_slice()
+    let compared = match source.unavailable {
+        Some(_) => &[],
+        None => after.as_slice(),
     };
     let inventory = engine.client.inventory().await.ok();
     // A dry run has deleted the handle of what it destroys.
