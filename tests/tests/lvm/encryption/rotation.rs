@@ -207,3 +207,17 @@ async fn what_was_unused_in_a_rotation_needs_its_former_key_until_it_is_re_keyed
     unmount(&agent, &id, &at).await;
     ok(agent.controller().delete_volume(delete(&id)).await);
 }
+
+#[tokio::test]
+async fn a_key_that_is_missing_is_told_at_the_reload_that_names_it() {
+    let place = Place::Lvm;
+    let agent = place.agent().await;
+    let missing = agent.path("missing");
+    reload(
+        &agent,
+        &place.config(&agent.scratch, &encryption(&missing, &[])),
+    );
+    let told = "a key of the class cannot be used";
+    let log = eventually(|| agent.log(), |log| log.contains(told)).await;
+    assert!(log.contains(missing.to_str().unwrap()), "{log}");
+}

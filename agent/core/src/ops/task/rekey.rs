@@ -9,6 +9,8 @@ use std::{collections::HashSet, sync::Arc};
 
 use crate::{
     Result,
+    backend::encrypted::{EncryptionSettings, KeySource},
+    blocking,
     ops::{Class, Operations},
     types::ImageId,
 };
@@ -26,6 +28,9 @@ impl Operations {
         let Some(keys) = class.keys.now() else { return };
         let this = Arc::clone(self);
         tokio::spawn(async move {
+            if let Err(error) = check(&keys).await {
+                tracing::error!(class = %class.name, error = %error.chain(), "a key of the class cannot be used; volumes that are open stay so");
+            }
             let done = if keys.previous.is_empty() {
                 tell_locked(&class).await
             } else {
@@ -80,6 +85,12 @@ impl Operations {
             }
         }
     }
+}
+
+/// Checks what can be known of the keys of a class without a volume.
+async fn check(keys: &Arc<EncryptionSettings>) -> Result<()> {
+    let keys = Arc::clone(keys);
+    blocking(move || keys.all().try_for_each(KeySource::check)).await
 }
 
 /// Says which images none of the keys of their class opens: a key was removed too early.
