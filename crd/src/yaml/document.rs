@@ -180,6 +180,10 @@ impl YamlError {
         {
             message.push_str(": this line is indented with a tab, use spaces");
         }
+        // Of an alias, as `* * * * *` looks.
+        if message.contains("alphabetic or numeric character") {
+            message.push_str(": quote a value that begins with * or &");
+        }
         Self {
             line,
             column,

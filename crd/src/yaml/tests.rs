@@ -145,6 +145,16 @@ fn tabs_are_errors_that_say_so() {
 }
 
 #[test]
+fn a_schedule_without_quotes_is_told_what_it_lacks() {
+    let (line, _, message) = wrong("name: * * * * *\n");
+    assert_eq!(line, 1);
+    assert!(
+        message.contains("quote a value that begins with *"),
+        "{message}"
+    );
+}
+
+#[test]
 fn a_byte_order_mark_and_line_ends_of_other_systems_are_fine() {
     assert_eq!(
         read("\u{feff}name: a\r\nparameters:\r\n  x: y\r\n")
