@@ -99,6 +99,10 @@ impl Engine {
             .collect();
         let found = self.everything(&records).await;
         records.retain(|record| {
+            if let Some(why) = found.hidden(record) {
+                self.tell_hidden(record, why);
+                return false;
+            }
             let differs = found.differs_from(record);
             if differs {
                 self.doubt(&record.key());
@@ -106,6 +110,19 @@ impl Engine {
             !differs
         });
         records
+    }
+
+    /// Says of a volume that nothing is known of it, because its class cannot be read.
+    fn tell_hidden(&self, record: &Record, why: String) {
+        if matches!(record.body, Body::Volume(_)) && !is_told(record, Some(&why)) {
+            let told = self.shared.edit(&record.key(), |record| {
+                record.drift(Some(why));
+                true
+            });
+            if let Err(error) = told {
+                tracing::warn!(object = %record.key(), %error, "condition not written");
+            }
+        }
     }
 
     /// Reads the observed resources: from our own agent by one inventory call, in which no class hides another; from
@@ -129,7 +146,7 @@ impl Engine {
             } else {
                 None
             },
-            unreadable: HashSet::new(),
+            unreadable: HashMap::new(),
         }
     }
 
@@ -234,8 +251,8 @@ struct ObservedState {
     volumes: Option<HashMap<String, ObservedVolume>>,
     snapshots: Option<HashSet<String>>,
     groups: Option<HashMap<String, HashSet<String>>>,
-    /// The classes that could not be read.
-    unreadable: HashSet<String>,
+    /// The classes that could not be read, each with its error.
+    unreadable: HashMap<String, String>,
 }
 
 /// A volume as observed.
@@ -263,21 +280,25 @@ impl ObservedState {
             volumes: Some(volumes.collect()),
             snapshots: Some(snapshots.map(|object| object.object_id.clone()).collect()),
             groups: Some(groups.collect()),
-            unreadable: inventory.names_unreadable().map(str::to_owned).collect(),
+            unreadable: inventory.unreadable_by_name().collect(),
         }
     }
 
     /// Returns true if the class of this handle could not be read.
     fn is_hidden(&self, handle: &str) -> bool {
-        names::class_of(handle).is_some_and(|class| self.unreadable.contains(class))
+        names::class_of(handle).is_some_and(|class| self.unreadable.contains_key(class))
+    }
+
+    /// Why nothing is known of an object: its class could not be read.
+    fn hidden(&self, record: &Record) -> Option<String> {
+        let class = names::class_of(record.handle()?)?;
+        let why = self.unreadable.get(class)?;
+        Some(format!("class {class} cannot be read: {why}"))
     }
 
     /// Returns true if an object differs from its record.
     fn differs_from(&self, record: &Record) -> bool {
         let lost = record.drumlin.lost;
-        if record.handle().is_some_and(|handle| self.is_hidden(handle)) {
-            return false;
-        }
         match &record.body {
             Body::Volume(Of { status, .. }) => {
                 let handle = status.volume_handle.as_ref().zip(self.volumes.as_ref());

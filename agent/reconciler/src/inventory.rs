@@ -62,9 +62,10 @@ impl Inventory {
         self.is_known
     }
 
-    /// The classes that could not be read.
-    pub(crate) fn names_unreadable(&self) -> impl Iterator<Item = &str> {
-        self.unreadable.iter().map(|class| &*class.name)
+    /// The names of the classes that could not be read, each with its error.
+    pub(crate) fn unreadable_by_name(&self) -> impl Iterator<Item = (String, String)> {
+        let unreadable = self.unreadable.iter();
+        unreadable.map(|class| (class.name.clone(), class.problem.clone()))
     }
 
     /// The classes that could not be read, each with its error.

@@ -390,3 +390,22 @@ async fn a_mounted_file_system_that_shut_down_is_told_until_it_is_mounted_anew()
     host.until("v", &["True", "Published"]).await;
     fs::write(format!("{path}/file"), "x").unwrap();
 }
+
+#[tokio::test]
+async fn volumes_of_a_class_that_went_away_say_so_until_it_is_back() {
+    let options = Options {
+        environment: vec![("DRUMLIN_TIME_LAPSE".to_owned(), "600".to_owned())],
+        ..Options::default()
+    };
+    let host = Host::with(options).await;
+    host.write("v.yaml", &[volume("v", "16Mi", "volumeMode: Block")]);
+    host.until("v", &["True", "Created"]).await;
+    let images = host.agent.path("state/images");
+    let aside = host.agent.path("aside");
+    fs::rename(&images, &aside).unwrap();
+    let conditions = || host.object("Volume", "v")["status"]["conditions"].to_string();
+    let told = eventually(conditions, |told| told.contains("Drifted")).await;
+    assert!(told.contains("class default cannot be read"), "{told}");
+    fs::rename(&aside, &images).unwrap();
+    eventually(conditions, |told| !told.contains("Drifted")).await;
+}

@@ -36,7 +36,7 @@ impl Pass<'_> {
         if self.record.drumlin.lost {
             return Err(stalled(
                 "SnapshotLost",
-                "group snapshot or a member of it was created and no longer exists; its point in time cannot be recreated; delete this object and create a new group snapshot".to_owned(),
+                "group snapshot or a member of it was created and no longer exists; its point in time cannot be recreated: restore its disk, or delete this object and create a new group snapshot".to_owned(),
             ));
         }
         if !self.together().1.ready_to_use {

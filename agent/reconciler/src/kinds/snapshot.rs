@@ -26,7 +26,7 @@ impl Pass<'_> {
         if self.record.drumlin.lost {
             return Err(stalled(
                 "SnapshotLost",
-                "snapshot was created and no longer exists; its point in time cannot be recreated; delete this object and create a new snapshot"
+                "snapshot was created and no longer exists; its point in time cannot be recreated: restore its disk, or delete this object and create a new snapshot"
                     .to_owned(),
             ));
         }
