@@ -139,6 +139,8 @@ checks! {
     FileSystemErrors "file-system-errors" Error,
     /// A file system that has shut itself down.
     FileSystemShutDown "file-system-shut-down" Error,
+    /// A file system that is nearly full.
+    VolumeFull "volume-full" Warning,
     /// A file system whose writers wait.
     FrozenFileSystem "frozen-file-system" Error,
     /// A thaw watchdog without its agent.

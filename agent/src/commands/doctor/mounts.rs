@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use drumlin_core::host::{MountTable, fs_errors};
+use drumlin_core::host::{Disk, MountTable, fs_errors};
 use nix::errno::Errno;
 
 use super::{
@@ -11,6 +11,9 @@ use super::{
     own_mounts::{self, OwnMount, hidden_by},
     subject::Subject,
 };
+
+/// The part of its blocks or inodes from which a file system is nearly full, in percent.
+const FULL: u64 = 95;
 
 /// Looks at each mount of a volume.
 pub(super) fn check(subject: &Subject) -> Vec<Finding> {
@@ -30,6 +33,7 @@ pub(super) fn check(subject: &Subject) -> Vec<Finding> {
         if own.mount.fs_type != "devtmpfs" && !devices.contains(&own.device) {
             devices.push(own.device.clone());
             found.extend(file_system(own));
+            found.extend(fill(own));
         }
     }
     found
@@ -106,4 +110,21 @@ fn file_system(own: &OwnMount) -> Vec<Finding> {
         );
     }
     found
+}
+
+/// A file system in which there is little room left.
+fn fill(own: &OwnMount) -> Option<Finding> {
+    let disk = Disk::of(&own.mount.target).ok()?;
+    let percent = |used: u64, all: u64| used.saturating_mul(100).checked_div(all).unwrap_or(0);
+    let blocks = percent(disk.used, disk.used.saturating_add(disk.available));
+    let inodes = percent(disk.inodes.saturating_sub(disk.free_inodes), disk.inodes);
+    let (percent, what) = if blocks >= FULL {
+        (blocks, "space")
+    } else {
+        (inodes, "inodes")
+    };
+    let message = format!("{percent} % of its {what} is used");
+    let advice = "delete files in it, or let the volume grow (spec.capacity)";
+    (percent >= FULL)
+        .then(|| Finding::at(Check::VolumeFull, &own.mount.target, message).advice(advice))
 }

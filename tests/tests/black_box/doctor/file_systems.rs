@@ -64,6 +64,27 @@ async fn a_file_system_that_has_shut_itself_down_is_told() {
 }
 
 #[tokio::test]
+async fn a_volume_that_is_nearly_full_is_told() {
+    let agent = Agent::start().await;
+    let (id, at) = used(&agent, "ext4", 32).await;
+    Diagnosis::of(&agent).lacks("volume-full");
+    let file = format!("{}/file", at.1);
+    let fill = format!("dd if=/dev/zero of={file} bs=1M status=none; true");
+    run("sh", &["-c", &fill]);
+    let message = Diagnosis::of(&agent).text("volume-full", "/", "message");
+    assert!(message.contains("of its space"), "{message}");
+    fs::remove_file(&file).unwrap();
+    Diagnosis::of(&agent).lacks("volume-full");
+    // Without blocks: names in directories.
+    let names = "i=0; while true > \"$0/$i\"; do i=$((i + 1)); done 2> /dev/null; true";
+    run("sh", &["-c", names, &at.1]);
+    let message = Diagnosis::of(&agent).text("volume-full", "/", "message");
+    assert!(message.contains("of its inodes"), "{message}");
+    unmount(&agent, &id, &at).await;
+    Diagnosis::of(&agent).lacks("volume-full");
+}
+
+#[tokio::test]
 async fn a_frozen_file_system_is_found_by_those_who_wait_for_it() {
     let agent = Agent::start().await;
     let (_, at) = used(&agent, "ext4", 32).await;
