@@ -51,16 +51,13 @@ impl Inner {
     /// one system call when nothing changed.
     pub(super) fn open(&self) -> Result<()> {
         let path = &self.settings.path;
-        let note = UsedNote::of(&self.settings);
+        let note = || UsedNote::of(&self.settings);
         let now = match fs::metadata(path) {
             Err(error)
                 if error.kind() == io::ErrorKind::NotFound
-                    && note.as_ref().is_some_and(UsedNote::is_there) =>
+                    && let Some(note) = note().filter(UsedNote::is_there) =>
             {
-                return Err(note.map_or_else(
-                    || unusable(path, "cannot be read", error),
-                    |note| note.lost("is missing"),
-                ));
+                return Err(note.lost("is missing"));
             }
             Err(error)
                 if error.kind() == io::ErrorKind::NotFound
@@ -90,6 +87,7 @@ impl Inner {
         *opened = None;
         let lock = take(path)?;
         let belongs = self.belongs()?;
+        let note = note();
         if let Some(note) = note.as_ref().filter(|note| note.is_there())
             && self.is_bare()?
         {
