@@ -13,11 +13,12 @@ use self::tree::Node;
 use crate::{
     Error,
     age::age,
+    colours::RED,
     count::counted,
     events::{self, ObjectEvent},
     record::{Body, Of, Record},
-    status::{Form, Row, align, shown, shown_row},
-    store::{self, DIRECTORY},
+    status::{FileProblem, Form, Row, align, shown, shown_row},
+    store::{self, DIRECTORY, SourceState},
 };
 
 /// An object with what belongs to it.
@@ -40,6 +41,9 @@ pub struct Description {
     conditions: Vec<Condition>,
     /// True if they are about its manifest as it is now.
     observed: bool,
+    /// What is wrong in its file, of which the last valid version applies.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    problems: Vec<FileProblem>,
     /// The call that failed last.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_operation: Option<LastOperation>,
@@ -81,11 +85,21 @@ pub fn describe(state_dir: &Path, key: &ObjectKey) -> Result<Description, Error>
         },
         conditions: record.conditions().to_vec(),
         observed: record.observed_generation() == record.generation(),
+        problems: problems(&source, record),
         waits_for: waits_for(record, last_operation.as_ref()),
         last_operation,
         tree: tree::tree(record, &records),
         events: events::of(record).collect(),
     })
+}
+
+/// What is wrong in the file of an object, or with a manifest of it in another one.
+fn problems(source: &SourceState, record: &Record) -> Vec<FileProblem> {
+    let key = record.key();
+    let is_its = |found: &FileProblem| {
+        found.file == record.drumlin.file || found.problem.object.as_ref() == Some(&key)
+    };
+    source.problems().into_iter().filter(is_its).collect()
 }
 
 /// What an object waits for: the next attempt of the call that failed, or what its condition says.
@@ -204,6 +218,12 @@ impl Description {
         }
         if !self.observed {
             text.push_str("  (of an earlier version of its manifest)\n");
+        }
+        for problem in &self.problems {
+            let _ = writeln!(
+                text,
+                "  {RED}{problem}{RED:#} (its last valid version applies)"
+            );
         }
         if let Some(what) = &self.waits_for {
             let _ = writeln!(text, "Waits for:    {state}{}{state:#}", shown(what));

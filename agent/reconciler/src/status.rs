@@ -1,6 +1,10 @@
 //! The status table for the operator, from the state files alone: the daemon may be down.
 
-use std::{fmt::Write, iter::once, path::Path};
+use std::{
+    fmt::{self, Write},
+    iter::once,
+    path::Path,
+};
 
 use anstyle::Style;
 use drumlin_crd::{MemberSnapshot, ObjectKey, Problem, Quantity};
@@ -108,6 +112,17 @@ pub struct FileProblem {
     /// The problem and its position.
     #[serde(flatten)]
     pub problem: Problem,
+}
+
+impl fmt::Display for FileProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, problem } = self;
+        write!(f, "INVALID {file}:{}:{}: ", problem.line, problem.column)?;
+        if let Some(object) = &problem.object {
+            write!(f, "{object}: ")?;
+        }
+        f.write_str(&problem.message)
+    }
 }
 
 /// The output format of a table.
@@ -299,17 +314,8 @@ impl StatusTable {
         if let Some(why) = &self.unavailable {
             let _ = writeln!(text, "SourceUnavailable: {why}; no object is changed");
         }
-        for FileProblem { file, problem } in &self.problems {
-            let object = problem
-                .object
-                .as_ref()
-                .map(|object| format!("{object}: "))
-                .unwrap_or_default();
-            let _ = writeln!(
-                text,
-                "{RED}INVALID {file}:{}:{}: {object}{}{RED:#}",
-                problem.line, problem.column, problem.message
-            );
+        for problem in &self.problems {
+            let _ = writeln!(text, "{RED}{problem}{RED:#}");
         }
         text.push_str(&ignored(&self.ignored_files));
         for one in &self.unreadable {

@@ -39,6 +39,26 @@ impl Host {
 }
 
 #[tokio::test]
+async fn an_object_whose_manifest_is_invalid_by_now_is_described_with_that() {
+    let host = Host::start().await;
+    host.write("a.yaml", &[small("data")]);
+    host.write("b.yaml", &[small("log")]);
+    host.until("data", &["Created"]).await;
+    host.until("log", &["Created"]).await;
+    host.write("a.yaml", &[format!("{}  surplus: 1\n", small("data"))]);
+    let told = |(table, _): &(String, i32)| table.contains("INVALID a.yaml");
+    eventually(|| host.agent.status(), told).await;
+    let about = host.shown(&["describe", "dv", "data"]);
+    assert!(about.contains("INVALID a.yaml:"), "{about}");
+    assert!(about.contains("its last valid version applies"), "{about}");
+    let about = host.shown(&["describe", "dv", "data", "-o", "json"]);
+    let about: Value = serde_json::from_str(&about).unwrap();
+    assert_eq!(about["problems"][0]["file"], "a.yaml", "{about:#}");
+    let other = host.shown(&["describe", "dv", "log"]);
+    assert!(!other.contains("INVALID"), "{other}");
+}
+
+#[tokio::test]
 async fn an_object_is_described_with_what_belongs_to_it_and_what_it_waits_for() {
     let mut host = Host::start().await;
     let snapshot = object("Snapshot", "first", "", "source: {volumeName: data}");
