@@ -81,6 +81,20 @@ async fn a_volume_of_a_class_with_a_trash_is_said_to_go_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_volume_that_was_never_used_is_deleted_whatever_asks_for_the_trash() {
+    let host = Host::start().await;
+    let unused = volume("v", "16Mi", "fsType: ext4\ndeletionPolicy: Trash");
+    host.write("v.yaml", std::slice::from_ref(&unused));
+    host.until("v", &["True", "Created"]).await;
+    host.write("v.yaml", &[absent(&unused)]);
+    let line = host.until("v", &["Deleted"]).await;
+    assert!(!line.contains("trash"), "{line}");
+    assert_eq!(host.counts().await, (0, 0));
+    let trash = printed(&host, &["trash"]);
+    assert!(!trash.contains("default/v"), "{trash}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_deleted_by_hand_is_said_to_go_to_the_trash_if_it_does() {
     let host = with_trash().await;
     host.write("v.yaml", &[manifest(&host, "Retain"), SNAPSHOT.to_owned()]);

@@ -159,8 +159,10 @@ impl Deletion {
 
     /// Returns true if it goes to the trash, as its class or the last manifest of the orphan asks.
     fn ends_in_trash(&self) -> bool {
-        let is_of_class = |object: &InventoryObject| object.to_trash;
-        self.is_to_trash() || self.object.as_ref().is_some_and(is_of_class)
+        // One that never held data is deleted, whoever asks.
+        let ends =
+            |object: &InventoryObject| object.to_trash || (self.is_to_trash() && !object.blank);
+        self.object.as_ref().is_some_and(ends)
     }
 
     /// Returns true if it has to be moved to the trash, as the last manifest of the orphan asks.

@@ -83,6 +83,9 @@ impl Pass<'_> {
     }
 
     async fn trash_volume(&mut self) -> Result<(), Halt> {
+        // Only to say what becomes of it: one that never held data is deleted.
+        let object = self.client.object(&self.handle()).await;
+        let is_blank = object.ok().flatten().is_some_and(|object| object.blank);
         let request = TrashVolumeRequest {
             volume_id: self.handle(),
         };
@@ -90,7 +93,7 @@ impl Pass<'_> {
         let moved = call("TrashVolume", PATIENCE, trash.trash_volume(request)).await;
         gone_is_fine(moved).map_err(blocked)?;
         self.point("volume.delete.called");
-        self.record.drumlin.is_trashed = true;
+        self.record.drumlin.is_trashed = !is_blank;
         self.forget_volume();
         Ok(())
     }

@@ -238,7 +238,8 @@ impl Difference<'_> {
     /// Returns true if its volume goes to the trash, as the manifest or its class asks.
     fn is_trashed(&self) -> bool {
         let is_of_class = self.found.is_some_and(|found| found.to_trash);
-        self.calls("TrashVolume") || (is_of_class && self.calls("DeleteVolume"))
+        let is_blank = self.found.is_some_and(|found| found.blank);
+        (self.calls("TrashVolume") && !is_blank) || (is_of_class && self.calls("DeleteVolume"))
     }
 
     /// The size of its resource as it is, in bytes.
