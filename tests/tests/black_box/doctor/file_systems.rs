@@ -69,8 +69,8 @@ async fn a_volume_that_is_nearly_full_is_told() {
     let (id, at) = used(&agent, "ext4", 32).await;
     Diagnosis::of(&agent).lacks("volume-full");
     let file = format!("{}/file", at.1);
-    let fill = format!("dd if=/dev/zero of={file} bs=1M status=none; true");
-    run("sh", &["-c", &fill]);
+    let script = format!("dd if=/dev/zero of={file} bs=1M status=none; true");
+    run("sh", &["-c", &script]);
     let message = Diagnosis::of(&agent).text("volume-full", "/", "message");
     assert!(message.contains("of its space"), "{message}");
     fs::remove_file(&file).unwrap();
