@@ -6,13 +6,17 @@ use drumlin_lvm::{
     ThinBlocks, ThinMetadata, ThinView,
     metadata::{LogicalVolume, VolumeKind},
 };
-use tracing::Instrument as _;
 
 use crate::{
     Error, Kind, Result,
     backend::{
         ChangedQuery, RangeSink,
-        lvm::{Lvm, OwnVolume, group::Group, range_spool::RangeSpool, thin::class::ThinClass},
+        lvm::{
+            Lvm, OwnVolume,
+            group::Group,
+            range_spool::RangeSpool,
+            thin::{class::ThinClass, devices::to_its_end},
+        },
     },
     blocking, fail,
     host::trace::{self, Wait},
@@ -79,10 +83,7 @@ impl Lvm {
     /// None when the pool is not active, or another program reads its metadata.
     async fn read_pool(&self, pool: &str, walk: Walk) -> Result<Option<RangeSpool>> {
         let (group, pool) = (Arc::clone(&self.group), pool.to_owned());
-        // It runs to completion even if the caller goes away: the metadata snapshot must be released.
-        let read = async move { group.read_held(&pool, walk).await };
-        let read = tokio::spawn(read.in_current_span()).await;
-        read.map_err(|error| Error::new(Kind::Bug, "a task ended early").because(error))?
+        to_its_end(async move { group.read_held(&pool, walk).await }).await
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use drumlin_lvm::metadata::GroupMetadata;
+use tracing::Instrument;
 
 use crate::{
     Error, Kind, Result,
@@ -29,6 +30,14 @@ pub(super) enum Counted {
     Exclusive,
 }
 
+/// Runs what has reserved the metadata snapshot of a pool to its end, even if the caller goes away: it must be released.
+pub(super) async fn to_its_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
+    let ended = tokio::spawn(work.in_current_span()).await;
+    ended.map_err(|error| Error::new(Kind::Bug, "a task ended early").because(error))?
+}
+
 impl Counted {
     /// The column of `thin_ls`.
     fn column(self) -> &'static str {
@@ -41,7 +50,7 @@ impl Counted {
 
 impl Group {
     /// The devices of a pool; none when its metadata cannot be read now. No other process may change the group
-    /// meanwhile. To be run to its end: the reserved metadata snapshot must be released.
+    /// meanwhile. To be run [`to_its_end`].
     pub(super) async fn list_thin_devices(
         self: &Arc<Self>,
         pool: &str,

@@ -4,19 +4,19 @@
 use std::{collections::HashMap, sync::Arc};
 
 use drumlin_lvm::metadata::{GroupMetadata, VolumeKind};
-use tracing::Instrument;
 
 use super::{
     class::ThinClass,
-    devices::Counted,
+    devices::{Counted, to_its_end},
     pool::{promisable, promised},
 };
 use crate::{
-    Error, Kind, Result,
+    Result,
     backend::{
         lvm::{Lvm, OwnVolume, group::Group, volume_type::ids},
         room::{choose, freed},
     },
+    blocking,
     types::ImageId,
 };
 
@@ -76,11 +76,7 @@ impl Lvm {
         volumes: &[OwnVolume<'_>],
     ) -> Result<Option<Vec<u64>>> {
         let (this, name) = (Arc::clone(&self.group), pool.name.clone());
-        // It runs to completion even if the caller goes away: the reserved metadata snapshot must be released.
-        let count = async move { this.exclusive_bytes(&name).await };
-        let counted = tokio::spawn(count.in_current_span()).await;
-        let counted = counted
-            .map_err(|error| Error::new(Kind::Bug, "a task ended early").because(error))??;
+        let counted = to_its_end(async move { this.exclusive_bytes(&name).await }).await?;
         Ok(counted.map(|counted| {
             let of = |ours: &OwnVolume<'_>| match ours.volume.kind {
                 VolumeKind::Thin { device, .. } => counted.get(&device).copied().unwrap_or(0),
@@ -95,6 +91,8 @@ impl Group {
     /// The bytes that only one device of a pool has, by its number; none when they cannot be counted now.
     async fn exclusive_bytes(self: &Arc<Self>, pool: &str) -> Result<Option<HashMap<u64, u64>>> {
         let _held = self.hold_changes().await;
+        let this = Arc::clone(self);
+        let _lock = blocking(move || this.lock()).await?;
         let listed = self.list_thin_devices(pool, Counted::Exclusive).await?;
         Ok(listed.map(|(_, all)| {
             let all = all.into_iter();

@@ -14,10 +14,9 @@ use drumlin_lvm::{
     command::Command,
     metadata::{GroupMetadata, LogicalVolume, Message, VolumeKind},
 };
-use tracing::Instrument;
 
 use crate::{
-    Error, Kind, Result,
+    Result,
     backend::lvm::{
         Lvm,
         create::exists,
@@ -25,7 +24,7 @@ use crate::{
         tags::{OURS, Tags},
         thin::{
             class::ThinClass,
-            devices::{Counted, ThinDevice},
+            devices::{Counted, ThinDevice, to_its_end},
         },
     },
     blocking,
@@ -66,11 +65,7 @@ impl Lvm {
             }
         }
         let (this, name) = (Arc::clone(&self.group), pool.to_owned());
-        // It runs to completion even if the caller goes away: the reserved metadata snapshot must be released.
-        let search = async move { this.orphans(&name).await };
-        let orphans = tokio::spawn(search.in_current_span()).await;
-        let orphans = orphans
-            .map_err(|error| Error::new(Kind::Bug, "a task ended early").because(error))??;
+        let orphans = to_its_end(async move { this.orphans(&name).await }).await?;
         let Some(orphans) = orphans else {
             return Ok(false);
         };
