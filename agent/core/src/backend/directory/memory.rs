@@ -10,7 +10,7 @@ use std::{
 
 use uuid::Uuid;
 
-use super::DirectorySettings;
+use super::{DirectorySettings, record};
 use crate::{Error, Kind, Result, host::fsync};
 
 /// The UUID namespace of the names of notes.
@@ -67,7 +67,6 @@ impl<'a> UsedNote<'a> {
         // For who looks what it is about.
         writeln!(file, "{}", self.directory.display()).map_err(failed)?;
         fsync(&file).map_err(failed)?;
-        let folder = File::open(folder).map_err(failed)?;
-        fsync(&folder).map_err(failed)
+        record::sync_directory(folder)
     }
 }

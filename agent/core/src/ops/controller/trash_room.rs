@@ -196,6 +196,9 @@ impl Operations {
         let Ok(images) = oldest_first(class.clone()).await else {
             return false;
         };
+        if images.is_empty() {
+            return false;
+        }
         let ids: Vec<ImageId> = images.iter().map(|image| image.id).collect();
         let chosen = match class.backend.room_by_deleting(needed, &ids).await {
             Ok(chosen) => chosen,
