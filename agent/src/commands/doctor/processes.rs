@@ -202,14 +202,14 @@ mod tests {
                 pair("DRUMLIN_ALLOW_HOST_MOUNTS", "false"),
                 pair("DRUMLIN_CONFIG", "here.yaml"),
             ])),
-            directory: Some("/work".into()),
+            directory: Some("/etc/drumlin".into()),
         };
         let arguments = daemon.arguments().unwrap();
         assert_eq!(arguments.node.as_deref(), Some("here"));
         assert_eq!(arguments.state_dir.as_deref(), Some(Path::new("/state")));
         assert_eq!(
             arguments.config.as_deref(),
-            Some(Path::new("/work/here.yaml"))
+            Some(Path::new("/etc/drumlin/here.yaml"))
         );
         assert!(arguments.cluster.kubernetes && !arguments.cluster.allow_host_mounts);
     }
