@@ -49,6 +49,19 @@ pub struct Options {
 }
 
 impl Options {
+    /// With one class, `default`, over a directory of images.
+    #[must_use]
+    pub fn of_directory(images: &Path) -> Self {
+        let config = format!(
+            "classes: [{{name: default, directory: {{path: {}}}}}]\n",
+            images.display()
+        );
+        Self {
+            config: Some(config),
+            ..Self::default()
+        }
+    }
+
     /// Has the agent killed at the first of these fail points that it comes to; commas part them.
     #[must_use]
     pub fn killed_at(self, points: &str) -> Self {

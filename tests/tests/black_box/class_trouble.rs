@@ -99,14 +99,10 @@ async fn what_others_write_is_seen_by_calls_that_come_anyway() {
     let scratch = Scratch::new();
     let path = scratch.file_system("only", Kind::Ext4, 512);
     let options = Options {
-        config: Some(format!(
-            "classes: [{{name: default, directory: {{path: {}}}}}]\n",
-            text(path.clone())
-        )),
         arguments: vec!["--log-level=debug".to_owned()],
         // A minute becomes a second.
         environment: vec![("DRUMLIN_TIME_LAPSE".to_owned(), "60".to_owned())],
-        ..Options::default()
+        ..Options::of_directory(&path)
     };
     let agent = Agent::with(scratch, options).await;
     let mut watch = Watch::begin(&agent, 1).await;
@@ -130,14 +126,7 @@ async fn what_others_write_is_seen_by_calls_that_come_anyway() {
 async fn an_empty_directory_in_the_place_of_one_with_images_is_not_used() {
     let scratch = Scratch::new();
     let images = scratch.file_system("images", Kind::Ext4, 100);
-    let config = format!(
-        "classes: [{{name: default, directory: {{path: {}}}}}]\n",
-        images.display()
-    );
-    let options = Options {
-        config: Some(config),
-        ..Options::default()
-    };
+    let options = Options::of_directory(&images);
     let mut agent = Agent::with(scratch, options.clone()).await;
     let id = volume(&agent, "v", 16, &raw()).await;
     agent.kill();

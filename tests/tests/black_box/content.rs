@@ -23,15 +23,7 @@ async fn on(storage: Kind) -> Agent {
     }
     let scratch = Scratch::new();
     let images = scratch.file_system("images", storage, 6 << 10);
-    let config = format!(
-        "classes: [{{name: default, directory: {{path: {}}}}}]\n",
-        images.display()
-    );
-    let options = Options {
-        config: Some(config),
-        ..Options::default()
-    };
-    Agent::with(scratch, options).await
+    Agent::with(scratch, Options::of_directory(&images)).await
 }
 
 async fn copy_of(agent: &Agent, name: &str, request: CreateVolumeRequest) -> String {

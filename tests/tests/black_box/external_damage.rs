@@ -29,15 +29,7 @@ use crate::{
 
 /// An agent whose one class is at `images` in its scratch directory.
 async fn over(scratch: Scratch, images: &Path) -> Agent {
-    let config = format!(
-        "classes: [{{name: default, directory: {{path: {}}}}}]\n",
-        images.display()
-    );
-    let options = Options {
-        config: Some(config),
-        ..Options::default()
-    };
-    Agent::with(scratch, options).await
+    Agent::with(scratch, Options::of_directory(images)).await
 }
 
 #[tokio::test]

@@ -16,15 +16,7 @@ use crate::helpers::{ok, volume};
 async fn some() -> (Agent, Vec<String>) {
     let scratch = Scratch::new();
     let images = scratch.file_system("images", Kind::Ext4, 64);
-    let config = format!(
-        "classes: [{{name: default, directory: {{path: {}}}}}]\n",
-        images.display()
-    );
-    let options = Options {
-        config: Some(config),
-        ..Options::default()
-    };
-    let agent = Agent::with(scratch, options).await;
+    let agent = Agent::with(scratch, Options::of_directory(&images)).await;
     let mut ids = Vec::new();
     for name in ["a", "b", "c"] {
         let id = volume(&agent, name, 1, &raw()).await;

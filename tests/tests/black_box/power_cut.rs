@@ -19,14 +19,7 @@ use crate::helpers::{bytes_of, ok, text, volume};
 const BYTES: &[u8] = b"written before the snapshot";
 
 fn options(scratch: &Scratch) -> Options {
-    let images = scratch.path().join("images");
-    Options {
-        config: Some(format!(
-            "classes: [{{name: default, directory: {{path: {}}}}}]\n",
-            images.display()
-        )),
-        ..Options::default()
-    }
+    Options::of_directory(&scratch.path().join("images"))
 }
 
 /// A disk of an agent, and the file system on it, as they are after a cut at this moment.

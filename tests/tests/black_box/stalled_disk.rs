@@ -71,14 +71,7 @@ async fn calls_are_answered_while_the_disk_of_the_state_directory_stalls() {
     let scratch = Scratch::new();
     let state = scratch.file_system("state", Kind::Ext4, 64);
     let images = scratch.directory("images");
-    let options = Options {
-        config: Some(format!(
-            "classes: [{{name: default, directory: {{path: {}}}}}]\n",
-            images.display()
-        )),
-        ..Options::default()
-    };
-    let host = Host::over(scratch, options).await;
+    let host = Host::over(scratch, Options::of_directory(&images)).await;
     let names: Vec<String> = (0..VOLUMES).map(|number| format!("v{number}")).collect();
     // A record is synced before its volume is mounted.
     let mounted = |name: &String| {

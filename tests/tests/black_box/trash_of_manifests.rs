@@ -28,6 +28,17 @@ async fn with_trash() -> Host {
     Host::over(scratch, options).await
 }
 
+/// A host whose mounted volume `v`, with a file, went to the trash as its manifest asks.
+async fn with_thrown_away() -> Host {
+    let host = Host::start().await;
+    host.write("v.yaml", &[manifest(&host, "Trash")]);
+    host.until("v", &["True"]).await;
+    put(&host.path("v"), "file", b"needed after all");
+    host.write("v.yaml", &[absent(&manifest(&host, "Trash"))]);
+    host.until("v", &["Deleted"]).await;
+    host
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_of_a_class_with_a_trash_is_said_to_go_there() {
     let host = with_trash().await;
@@ -166,12 +177,7 @@ async fn a_volume_that_goes_to_the_trash_comes_back_to_its_manifest() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_that_has_a_new_volume_keeps_it_and_another_one_can_get_the_old_one() {
-    let host = Host::start().await;
-    host.write("v.yaml", &[manifest(&host, "Trash")]);
-    host.until("v", &["True"]).await;
-    put(&host.path("v"), "file", b"needed after all");
-    host.write("v.yaml", &[absent(&manifest(&host, "Trash"))]);
-    host.until("v", &["Deleted"]).await;
+    let host = with_thrown_away().await;
     host.write("v.yaml", &[manifest(&host, "Trash")]);
     host.until("v", &["True"]).await;
     let new = host.object("Volume", "v")["status"]["volumeHandle"].clone();
@@ -197,12 +203,7 @@ async fn an_object_that_has_a_new_volume_keeps_it_and_another_one_can_get_the_ol
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_under_another_name_comes_back_to_its_manifest() {
-    let host = Host::start().await;
-    host.write("v.yaml", &[manifest(&host, "Trash")]);
-    host.until("v", &["True"]).await;
-    put(&host.path("v"), "file", b"needed after all");
-    host.write("v.yaml", &[absent(&manifest(&host, "Trash"))]);
-    host.until("v", &["Deleted"]).await;
+    let host = with_thrown_away().await;
     let told = printed(&host, &["undelete", "v", "--name", "other"]);
     let annotation = told.split('`').nth(1).unwrap();
     let manifest = annotated(&manifest(&host, "Retain"), annotation);

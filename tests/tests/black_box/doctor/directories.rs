@@ -94,14 +94,7 @@ async fn a_directory_with_another_one_mounted_over_it_is_replaced() {
 async fn a_file_system_that_is_full_overcommitted_or_read_only_is_told() {
     let scratch = Scratch::new();
     let images = scratch.file_system("images", Kind::Ext4, 64);
-    let options = Options {
-        config: Some(format!(
-            "classes: [{{name: default, directory: {{path: {}}}}}]\n",
-            images.display()
-        )),
-        ..Options::default()
-    };
-    let agent = Agent::with(scratch, options).await;
+    let agent = Agent::with(scratch, Options::of_directory(&images)).await;
     let found = Diagnosis::of(&agent);
     let path = text(images.clone());
     let message = found.text("no-reflinks", &path, "message");
