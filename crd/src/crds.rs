@@ -2,6 +2,7 @@
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{GroupSnapshot, Snapshot, SnapshotSchedule, Volume, VolumeGroup};
@@ -27,6 +28,15 @@ pub fn crds() -> Vec<(String, Value)> {
 pub fn to_yaml(crd: &Value) -> String {
     // A map of strings, lists and maps can always be written.
     serde_yaml::to_string(crd).unwrap_or_default()
+}
+
+/// The documents of a YAML text.
+///
+/// # Errors
+/// When it is not valid.
+pub fn from_yaml(text: &str) -> Result<Vec<Value>, serde_yaml::Error> {
+    let documents = serde_yaml::Deserializer::from_str(text);
+    documents.map(Value::deserialize).collect()
 }
 
 /// Changes to the derived definitions.

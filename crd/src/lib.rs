@@ -28,7 +28,7 @@ pub mod validate;
 pub mod volume;
 pub mod yaml;
 
-pub use crds::{crds, tidied, to_yaml};
+pub use crds::{crds, from_yaml, tidied, to_yaml};
 pub use deletion_policy::{DeletionPolicy, VolumeDeletionPolicy};
 pub use group::{
     Candidate, GroupMember, MemberKind, MemberStatus, VolumeGroup, VolumeGroupSpec,

@@ -401,7 +401,7 @@ fn one(engine: &Engine, file: &str, document: &Document) -> Result<bool, Error> 
     }
     if is_new {
         shared.fail("ingest.followed");
-        shared.requests.forget(&key);
+        engine.forget_taken_over(&key);
         engine.reset(&key);
         shared.wake_groups(&key);
     }

@@ -21,10 +21,10 @@ use crate::{
     store::{self, DIRECTORY},
 };
 
-pub use deletion::Deletion;
+pub use deletion::{Deleted, Deletion};
 pub use foreign::{AdoptionOf, Candidate, Candidates, ForeignAdoption, list_foreign};
-pub use giving::{adopt, hand_over};
-pub use release::Release;
+pub use giving::{Assigned, adopt, hand_over};
+pub use release::{Release, Released};
 
 /// A resource that belongs to no object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

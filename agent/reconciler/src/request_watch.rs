@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use drumlin_crd::ObjectKey;
+
 use crate::{blocking::blocking, engine::Engine, record::Record, requests::AdminRequest};
 
 /// Polling interval.
@@ -31,6 +33,13 @@ impl Engine {
         self.reset(&request.key);
         self.shared.tell(&request.key);
         self.shared.look_at_directory();
+    }
+
+    /// Removes the request with which an object has taken over the record of its name, and the resource with it.
+    pub(crate) fn forget_taken_over(&self, key: &ObjectKey) {
+        let handle = |record: &Record| record.handle().map(str::to_owned);
+        let handle = self.shared.with(key, handle).flatten();
+        self.shared.requests.forget_about(key, handle.as_deref());
     }
 
     /// Removes the record of an orphan, or of the snapshot of a schedule, whose resource was deleted.

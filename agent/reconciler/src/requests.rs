@@ -32,6 +32,44 @@ pub(crate) struct AdminRequest {
     pub(crate) key: ObjectKey,
     /// The handle that it applies to: another resource that the object may have by then is not meant.
     pub(crate) handle: String,
+    pub(crate) permits: Permission,
+}
+
+/// What a request permits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Permission {
+    /// The object adopts the resource, whoever owned it.
+    Adopt,
+    /// Nothing more than without it: the resource that belongs to the object is newer than the cached list.
+    LookAgain,
+}
+
+/// The last word of a request that permits nothing.
+const LOOK_AGAIN: &str = "look-again";
+
+impl AdminRequest {
+    /// The object adopts the resource, whoever owned it.
+    pub(crate) fn adopt(key: &ObjectKey, handle: &str) -> Self {
+        Self::new(key, handle, Permission::Adopt)
+    }
+
+    /// The object looks for its resource in a new list.
+    pub(crate) fn look_again(key: &ObjectKey, handle: &str) -> Self {
+        Self::new(key, handle, Permission::LookAgain)
+    }
+
+    fn new(key: &ObjectKey, handle: &str, permits: Permission) -> Self {
+        Self {
+            key: key.clone(),
+            handle: handle.to_owned(),
+            permits,
+        }
+    }
+
+    /// The handle of the resource that the object may adopt.
+    pub(crate) fn adoptable(&self) -> Option<&str> {
+        (self.permits == Permission::Adopt).then_some(&*self.handle)
+    }
 }
 
 impl Requests {
@@ -51,7 +89,7 @@ impl Requests {
         }
     }
 
-    /// Permits the next object of this name to adopt the resource that its predecessor has, or had.
+    /// Leaves a request for the reconciler, in place of a former one about the same object.
     pub(crate) fn write(&self, request: &AdminRequest) -> Result<(), Error> {
         let path = store::path(&self.root, &request.key)?;
         let failed = |error: std::io::Error| {
@@ -70,19 +108,26 @@ impl Requests {
             namespace,
             name,
         } = &request.key;
-        writeln!(file, "{kind} {namespace} {name} {}", request.handle).map_err(failed)?;
+        let handle = &request.handle;
+        let permits = match request.permits {
+            Permission::Adopt => "",
+            Permission::LookAgain => LOOK_AGAIN,
+        };
+        writeln!(file, "{kind} {namespace} {name} {handle} {permits}").map_err(failed)?;
         fs::rename(&passing, &path).map_err(failed)
     }
 
-    /// The handle of an unexpired request about an object.
-    pub(crate) fn get(&self, key: &ObjectKey) -> Option<String> {
+    /// The unexpired request about an object.
+    pub(crate) fn get(&self, key: &ObjectKey) -> Option<AdminRequest> {
         let request = read(&store::path(&self.root, key).ok()?)?;
-        (request.key == *key).then_some(request.handle)
+        (request.key == *key).then_some(request)
     }
 
-    /// Returns true if there is a request about this object and handle.
+    /// Returns true if a request permits this object to adopt the resource with this handle.
     pub(crate) fn allow(&self, key: &ObjectKey, handle: Option<&str>) -> bool {
-        handle.is_some() && self.get(key).as_deref() == handle
+        let request = self.get(key);
+        let adoptable = request.as_ref().and_then(AdminRequest::adoptable);
+        handle.is_some() && adoptable == handle
     }
 
     /// Removes a request that was carried out.
@@ -92,6 +137,14 @@ impl Requests {
         }
         if let Ok(path) = store::path(&self.root, key) {
             let _ = fs::remove_file(path);
+        }
+    }
+
+    /// Removes a request that was carried out because the object has this resource now. What it has not is still to come.
+    pub(crate) fn forget_about(&self, key: &ObjectKey, handle: Option<&str>) {
+        let is_about = |request: &AdminRequest| handle == Some(&*request.handle);
+        if self.get(key).as_ref().is_some_and(is_about) {
+            self.forget(key);
         }
     }
 
@@ -124,6 +177,10 @@ fn read(path: &Path) -> Option<AdminRequest> {
             name: words.next()?,
         },
         handle: words.next()?,
+        permits: match words.next() {
+            None => Permission::Adopt,
+            Some(_) => Permission::LookAgain,
+        },
     })
 }
 

@@ -1,11 +1,12 @@
 //! The trash of the agent, for an administrator: listed, undeleted, destroyed.
 
+mod undelete;
+
 use std::{fmt::Write, path::Path};
 
-use drumlin_crd::{Quantity, names};
+use drumlin_crd::Quantity;
 use drumlin_proto::drumlin::v1::{
-    DestroyTrashedVolumeRequest, InventoryObject, ListTrashRequest, ObjectKind, TrashedVolume,
-    UndeleteVolumeRequest,
+    DestroyTrashedVolumeRequest, InventoryObject, ListTrashRequest, TrashedVolume,
 };
 use serde::Serialize;
 
@@ -16,6 +17,8 @@ use crate::{
     kept::{failed, whose},
     status::{Form, align, shown},
 };
+
+pub use undelete::Undeleted;
 
 /// A volume in the trash.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -156,55 +159,6 @@ impl Trash {
                     let _ = write!(why, "\n{} (deleted {}, {})", one.id, one.deleted, one.size);
                 }
                 Err(Error::Kept(why))
-            }
-        }
-    }
-
-    /// Makes a volume in the trash a volume again, under its CSI name or another one; returns its handle.
-    ///
-    /// # Errors
-    /// The error of the agent: there is a volume of that name.
-    pub async fn undelete(&self, row: &Row, name: Option<&str>) -> Result<String, Error> {
-        let request = UndeleteVolumeRequest {
-            trash_id: row.id.clone(),
-            name: name.unwrap_or_default().to_owned(),
-        };
-        let mut trash = self.client.trash();
-        let answer = call("UndeleteVolume", PATIENCE, trash.undelete_volume(request)).await;
-        Ok(answer.map_err(failed)?.volume_id)
-    }
-
-    /// Who gets a volume that was undeleted with this handle, for people; nothing if it belongs to nobody. `name` is the CSI
-    /// name that it was given, if that is not its own.
-    pub async fn outlook(&self, row: &Row, handle: &str, name: Option<&str>) -> String {
-        let owner = &row.owner;
-        if owner.is_empty() {
-            return String::new();
-        }
-        let mut volumes = self.volumes.iter();
-        let volume = volumes.find(|volume| volume.trash_id == row.id);
-        let Some(key) = volume.and_then(|volume| inventory::owner(&object(volume))) else {
-            return format!(
-                "; it belonged to {owner}: a PersistentVolume with `volumeHandle: {handle}` gives it to one"
-            );
-        };
-        let Ok(inventory) = self.client.inventory().await else {
-            return format!("; it belongs to {owner}");
-        };
-        let is_other =
-            |one: &&InventoryObject| one.kind() == ObjectKind::Volume && one.object_id != handle;
-        match inventory.named(&key).iter().find(is_other) {
-            Some(other) => format!(
-                "; it belongs to {owner}, and so does {}: an object that has that one keeps it. `drumlin adopt {handle} NAMESPACE/NAME` gives this one to another object",
-                other.object_id
-            ),
-            // The reconciler may not have seen yet that there is a volume of another name, and make a new one.
-            None if name.is_some_and(|name| name != row.name) => format!(
-                "; it belongs to {owner}: the object gets it when it is declared again with the annotation `{}: {handle}`",
-                names::ADOPT
-            ),
-            None => {
-                format!("; it belongs to {owner}: the object gets it when it is declared again")
             }
         }
     }

@@ -43,6 +43,15 @@ impl Output {
             Some(Self::Yaml) => Form::Yaml,
         }
     }
+
+    /// The format for programs; none for people.
+    pub(crate) fn data(self) -> Option<DataOutput> {
+        match self {
+            Self::Wide => None,
+            Self::Json => Some(DataOutput::Json),
+            Self::Yaml => Some(DataOutput::Yaml),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Args)]
@@ -187,6 +196,9 @@ pub(crate) struct WaitArguments {
     /// Time to wait, such as `30s` or `5m`.
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
     pub(crate) timeout: Duration,
+    /// Output format.
+    #[arg(short, long, value_name = "FORM")]
+    pub(crate) output: Option<DataOutput>,
     /// State directory.
     #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
     pub(crate) state_dir: PathBuf,
@@ -289,6 +301,9 @@ pub(crate) struct HandoverArguments {
     /// Hand the volume back. Without it, everything is checked and shown, and nothing is changed.
     #[arg(long, requires = "to_host")]
     pub(crate) yes: bool,
+    /// Output format.
+    #[arg(short, long, value_name = "FORM")]
+    pub(crate) output: Option<DataOutput>,
     #[command(flatten)]
     pub(crate) host: HostArguments,
 }
@@ -305,6 +320,9 @@ pub(crate) struct DeleteArguments {
     pub(crate) namespace: NamespaceArguments,
     #[command(flatten)]
     pub(crate) confirmation: Confirmation,
+    /// Output format.
+    #[arg(short, long, value_name = "FORM")]
+    pub(crate) output: Option<DataOutput>,
     #[command(flatten)]
     pub(crate) host: HostArguments,
 }
@@ -320,7 +338,7 @@ pub(crate) struct Confirmation {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TrashArguments {
     /// Destroy these volumes for good: ids as listed, CSI names, or `NAMESPACE/NAME` of their objects or claims.
-    #[arg(long, value_name = "WHICH", num_args = 1.., conflicts_with = "output")]
+    #[arg(long, value_name = "WHICH", num_args = 1..)]
     pub(crate) destroy: Vec<String>,
     #[command(flatten)]
     pub(crate) confirmation: Confirmation,
@@ -340,7 +358,9 @@ pub(crate) struct UndeleteArguments {
     /// CSI name of the volume [default: the one that it had].
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// CSI socket of the agent.
-    #[arg(long, env = "CSI_ENDPOINT", value_name = "ENDPOINT", default_value = crate::config::ENDPOINT)]
-    pub(crate) endpoint: Endpoint,
+    /// Output format.
+    #[arg(short, long, value_name = "FORM")]
+    pub(crate) output: Option<DataOutput>,
+    #[command(flatten)]
+    pub(crate) host: HostArguments,
 }

@@ -35,6 +35,9 @@ pub(crate) struct RestoreArguments {
         allow_hyphen_values = true
     )]
     pub(crate) suffix: String,
+    /// Output format.
+    #[arg(short, long, value_name = "FORM")]
+    pub(crate) output: Option<DataOutput>,
     /// State directory.
     #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
     pub(crate) state_dir: PathBuf,
@@ -65,6 +68,9 @@ pub(crate) struct RollbackArguments {
     /// Do not keep the previous contents.
     #[arg(long)]
     pub(crate) discard: bool,
+    /// Output format.
+    #[arg(short, long, value_name = "FORM")]
+    pub(crate) output: Option<DataOutput>,
     /// CSI socket of the agent.
     #[arg(long, env = "CSI_ENDPOINT", value_name = "ENDPOINT", default_value = crate::config::ENDPOINT)]
     pub(crate) endpoint: String,

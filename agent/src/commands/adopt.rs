@@ -5,7 +5,7 @@ use drumlin_reconciler::kept::{self, AdoptionOf, ForeignAdoption};
 
 use super::{
     object_name,
-    print::{note, print},
+    print::{note, print, print_outcome},
 };
 use crate::cli::{AdoptArguments, DataOutput};
 
@@ -34,14 +34,16 @@ async fn assign(arguments: &AdoptArguments, handle: &str) -> anyhow::Result<()> 
     let Some(name) = &arguments.name else {
         bail!("{handle}: NAMESPACE/NAME of the object that adopts it is missing");
     };
-    if arguments.yes || arguments.class.is_some() || arguments.output.is_some() {
-        bail!("{handle}: --yes, --class and --output are for volumes of others only");
+    if arguments.yes || arguments.class.is_some() {
+        bail!("{handle}: --yes and --class are for volumes of others only");
     }
     let name = object_name::split(name);
-    let key = kept::adopt(host.endpoint.path(), &host.state_dir, handle, name).await?;
-    print(&format!(
-        "{handle} is assigned to {key}: it is adopted as soon as a manifest or the API server declares that object on this node\n"
-    ));
+    let assigned = kept::adopt(host.endpoint.path(), &host.state_dir, handle, name).await?;
+    let text = format!(
+        "{handle} is assigned to {}: it is adopted as soon as a manifest or the API server declares that object on this node\n",
+        assigned.object
+    );
+    print_outcome(arguments.output, &assigned, &text);
     Ok(())
 }
 

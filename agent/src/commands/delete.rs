@@ -3,7 +3,12 @@
 use anyhow::bail;
 use drumlin_reconciler::kept::Deletion;
 
-use super::{confirm::confirm, object_name, print::print, repetition::until_complete};
+use super::{
+    confirm::confirm,
+    object_name,
+    print::{announce, print_outcome},
+    repetition::until_complete,
+};
 use crate::cli::DeleteArguments;
 
 /// Shows the resource, asks for confirmation and deletes it.
@@ -23,9 +28,10 @@ pub(crate) async fn run(arguments: &DeleteArguments) -> anyhow::Result<()> {
             Deletion::of_orphan(socket, state_dir, &key).await?
         }
     };
-    print(&deletion.shown());
+    announce(arguments.output, &deletion.shown());
     confirm(&arguments.confirmation)?;
     until_complete(async || deletion.run().await).await?;
-    print(&format!("{}\n", deletion.told()));
+    let told = format!("{}\n", deletion.told());
+    print_outcome(arguments.output, &deletion.deleted(), &told);
     Ok(())
 }

@@ -6,7 +6,7 @@ use drumlin_reconciler::kept::{self, Release};
 
 use super::{
     object_name,
-    print::{note, print},
+    print::{announce, note, print_outcome},
 };
 use crate::cli::HandoverArguments;
 
@@ -19,10 +19,12 @@ pub(crate) async fn run(arguments: &HandoverArguments) -> anyhow::Result<()> {
         bail!("NAMESPACE/NAME is missing; with --to-host a handle can be given instead");
     };
     let key = object_name::with_kind(&format!("{}/{name}", arguments.what))?;
-    let handle = kept::hand_over(&arguments.host.state_dir, &key)?;
-    print(&format!(
+    let assigned = kept::hand_over(&arguments.host.state_dir, &key)?;
+    let handle = &assigned.handle;
+    let text = format!(
         "{handle} is released for handover: the first object {key} that is declared on this node within an hour adopts it\n"
-    ));
+    );
+    print_outcome(arguments.output, &assigned, &text);
     Ok(())
 }
 
@@ -37,13 +39,16 @@ async fn to_host(arguments: &HandoverArguments) -> anyhow::Result<()> {
             Release::of_orphan(socket, state_dir, &key, path).await?
         }
     };
-    print(&release.shown());
+    let mut released = release.released();
+    announce(arguments.output, &release.shown());
     if !arguments.yes {
+        print_outcome(arguments.output, &released, "");
         note("nothing was changed; pass --yes to hand it over");
         return Ok(());
     }
-    if let Some(source) = release.run().await? {
-        print(&format!("{source} is handed over\n"));
-    }
+    let source = release.run().await?;
+    let text = source.map(|source| format!("{source} is handed over\n"));
+    released.changed = text.is_some();
+    print_outcome(arguments.output, &released, &text.unwrap_or_default());
     Ok(())
 }

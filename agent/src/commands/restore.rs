@@ -1,6 +1,9 @@
 //! `drumlin restore`: the manifests that restore a snapshot.
 
-use super::{object_name, print::print};
+use anyhow::Context;
+use serde_json::{Value, json};
+
+use super::{object_name, print::print_outcome};
 use crate::cli::{RestoreArguments, SnapshotKind};
 
 /// Prints the manifests.
@@ -12,6 +15,12 @@ pub(crate) fn run(arguments: &RestoreArguments) -> anyhow::Result<()> {
     let key = object_name::in_namespace(kind, &arguments.name, &arguments.namespace)?;
     let state_dir = &arguments.state_dir;
     let manifests = drumlin_reconciler::restore::manifests(state_dir, &key, &arguments.suffix)?;
-    print(&manifests);
+    print_outcome(arguments.output, &list(&manifests)?, &manifests);
     Ok(())
+}
+
+/// The manifests as one `List`.
+fn list(manifests: &str) -> anyhow::Result<Value> {
+    let items = drumlin_crd::from_yaml(manifests).context("manifests")?;
+    Ok(json!({"apiVersion": "v1", "kind": "List", "items": items}))
 }

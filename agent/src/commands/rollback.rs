@@ -11,16 +11,29 @@ use drumlin_proto::{
     },
 };
 use drumlin_reconciler::{counted, progress_of};
+use serde::Serialize;
 use tokio::time::timeout;
 use tonic::{Code, transport::Channel};
 
 use super::{
     agent_status::{is_answer, is_temporary},
     object_handle::handle,
-    print::print,
+    print::print_outcome,
     repetition::Repetition,
 };
 use crate::cli::{GroupSnapshotKind, RollbackArguments};
+
+/// A complete rollback.
+#[derive(Serialize)]
+struct RolledBack {
+    /// Its name, with which it does not roll back again.
+    name: String,
+    /// The handle of the group snapshot that was rolled back to.
+    handle: String,
+    /// The handle of the group snapshot of the previous contents.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kept: Option<String>,
+}
 
 /// Repeats the call until the rollback is complete.
 pub(crate) async fn run(arguments: RollbackArguments) -> anyhow::Result<()> {
@@ -44,7 +57,7 @@ pub(crate) async fn run(arguments: RollbackArguments) -> anyhow::Result<()> {
     let mut client = GroupControllerClient::new(channel);
     let answer = ask(&mut client, &request).await;
     let answer = answer.with_context(|| format!("rollback {name} at {endpoint}"))?;
-    print(&match answer.kept {
+    let text = match &answer.kept {
         None => format!(
             "rolled back to {}; the previous contents were discarded\n",
             arguments.which
@@ -55,7 +68,13 @@ pub(crate) async fn run(arguments: RollbackArguments) -> anyhow::Result<()> {
             counted(kept.snapshots.len(), "volume"),
             id = kept.group_snapshot_id
         ),
-    });
+    };
+    let done = RolledBack {
+        name,
+        handle: request.group_snapshot_id,
+        kept: answer.kept.map(|kept| kept.group_snapshot_id),
+    };
+    print_outcome(arguments.output, &done, &text);
     Ok(())
 }
 

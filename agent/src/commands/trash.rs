@@ -1,9 +1,22 @@
 //! `drumlin trash`: lists deleted volumes that can be undeleted, or destroys some.
 
-use drumlin_reconciler::trash::Trash;
+use std::fmt::Write;
 
-use super::{confirm::confirm, print::print, repetition::until_complete};
+use drumlin_reconciler::trash::{Row, Trash};
+use serde::Serialize;
+
+use super::{
+    confirm::confirm,
+    print::{announce, print, print_outcome},
+    repetition::until_complete,
+};
 use crate::cli::{Output, TrashArguments};
+
+/// Volumes that were in the trash.
+#[derive(Serialize)]
+struct Destroyed {
+    volumes: Vec<Row>,
+}
 
 /// Lists the trash, or destroys what is named after confirmation.
 pub(crate) async fn run(arguments: &TrashArguments) -> anyhow::Result<()> {
@@ -18,15 +31,17 @@ pub(crate) async fn run(arguments: &TrashArguments) -> anyhow::Result<()> {
         .map(|one| trash.find(one))
         .collect();
     let found = found?;
-    print("this permanently deletes:\n");
+    let output = arguments.output.and_then(Output::data);
+    let mut text = "this permanently deletes:\n".to_owned();
     for row in &found {
         let (owner, size, deleted) = (&row.owner, &row.size, &row.deleted);
-        print(&format!("{}: {size}, {owner}, deleted {deleted}\n", row.id));
+        let _ = writeln!(text, "{}: {size}, {owner}, deleted {deleted}", row.id);
     }
+    announce(output, &text);
     confirm(&arguments.confirmation)?;
     for row in &found {
         until_complete(|| trash.destroy(row)).await?;
     }
-    print("deleted\n");
+    print_outcome(output, &Destroyed { volumes: found }, "deleted\n");
     Ok(())
 }

@@ -2,16 +2,16 @@
 
 use drumlin_reconciler::trash::Trash;
 
-use super::print::print;
+use super::print::print_outcome;
 use crate::cli::UndeleteArguments;
 
 /// Gives it back.
 pub(crate) async fn run(arguments: &UndeleteArguments) -> anyhow::Result<()> {
-    let trash = Trash::read(arguments.endpoint.path()).await?;
+    let host = &arguments.host;
+    let trash = Trash::read(host.endpoint.path()).await?;
     let row = trash.find(&arguments.which)?;
     let name = arguments.name.as_deref();
-    let handle = trash.undelete(&row, name).await?;
-    let next = trash.outlook(&row, &handle, name).await;
-    print(&format!("{handle} is a volume again{next}\n"));
+    let undeleted = trash.undelete(&row, name, &host.state_dir).await?;
+    print_outcome(arguments.output, &undeleted, &undeleted.render());
     Ok(())
 }

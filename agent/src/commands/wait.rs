@@ -5,15 +5,41 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::bail;
 use drumlin_crd::ObjectKey;
 use drumlin_reconciler::awaited::{Awaited, Waiting};
+use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
-use super::{object_name, print::note, progress_bars::ProgressBars};
-use crate::{cli::WaitArguments, config::host_name};
+use super::{
+    object_name,
+    print::{note, print_outcome},
+    progress_bars::ProgressBars,
+};
+use crate::{
+    cli::{DataOutput, WaitArguments},
+    config::host_name,
+};
 
 /// Exit code if an object is not as is waited for when the time is over.
 const NOT_YET: u8 = 3;
 /// Interval at which the state files are read.
 const INTERVAL: Duration = Duration::from_millis(200);
+
+/// How the wait ended.
+#[derive(Serialize)]
+struct Ended {
+    /// True if nothing is waited for any more.
+    done: bool,
+    /// What is not as is waited for.
+    waiting: Vec<Unmet>,
+}
+
+/// An object that is not as is waited for.
+#[derive(Serialize)]
+struct Unmet {
+    #[serde(flatten)]
+    object: ObjectKey,
+    /// The reason.
+    message: String,
+}
 
 /// Waits.
 pub(crate) async fn run(arguments: &WaitArguments) -> anyhow::Result<ExitCode> {
@@ -32,18 +58,29 @@ pub(crate) async fn run(arguments: &WaitArguments) -> anyhow::Result<ExitCode> {
         } else {
             objects.missing(&keys, &awaited).await?
         };
-        if waiting.is_empty() {
-            return Ok(ExitCode::SUCCESS);
-        }
-        if Instant::now() >= deadline {
+        let is_done = waiting.is_empty();
+        if is_done || Instant::now() >= deadline {
             drop(bars);
-            for (key, why) in waiting {
-                note(&format!("{key}: {why}"));
-            }
-            return Ok(ExitCode::from(NOT_YET));
+            tell(arguments.output, waiting);
+            let code = if is_done { 0 } else { NOT_YET };
+            return Ok(ExitCode::from(code));
         }
         sleep(INTERVAL.min(deadline - Instant::now())).await;
     }
+}
+
+fn tell(output: Option<DataOutput>, waiting: Vec<(ObjectKey, String)>) {
+    for (key, why) in &waiting {
+        note(&format!("{key}: {why}"));
+    }
+    let waiting = waiting.into_iter();
+    let waiting = waiting.map(|(object, message)| Unmet { object, message });
+    let waiting: Vec<Unmet> = waiting.collect();
+    let ended = Ended {
+        done: waiting.is_empty(),
+        waiting,
+    };
+    print_outcome(output, &ended, "");
 }
 
 fn awaited(text: &str) -> anyhow::Result<Awaited> {

@@ -15,7 +15,7 @@ use crate::{
 
 impl Host {
     /// Starts the agent again without what the reconciler knew.
-    async fn lose_state(&mut self) {
+    pub(crate) async fn lose_state(&mut self) {
         self.lose_state_and_die(None).await;
     }
 

@@ -5,9 +5,9 @@ use serde_json::Value;
 use drumlin_tests::{agent::Options, storage::Scratch};
 
 use crate::{
-    foreign_helpers::done,
+    foreign_helpers::{done, fails},
     helpers::{get, put, text},
-    host::{Host, absent, annotated, small, volume},
+    host::{Host, absent, small, volume},
 };
 
 const SNAPSHOT: &str = "apiVersion: drumlin.dev/v1alpha1
@@ -29,7 +29,7 @@ async fn with_trash() -> Host {
 }
 
 /// A host whose mounted volume `v`, with a file, went to the trash as its manifest asks.
-async fn with_thrown_away() -> Host {
+pub(crate) async fn with_thrown_away() -> Host {
     let host = Host::start().await;
     host.write("v.yaml", &[manifest(&host, "Trash")]);
     host.until("v", &["True"]).await;
@@ -128,7 +128,7 @@ async fn what_is_deleted_by_hand_is_said_to_go_to_the_trash_if_it_does() {
     assert!(table.contains("file default/v"), "{table}");
 }
 
-fn manifest(host: &Host, policy: &str) -> String {
+pub(crate) fn manifest(host: &Host, policy: &str) -> String {
     let path = host.path("v");
     let spec = format!("fsType: ext4\nmount: {{path: {path}}}\ndeletionPolicy: {policy}");
     volume("v", "16Mi", &spec)
@@ -168,46 +168,9 @@ async fn a_volume_that_goes_to_the_trash_comes_back_to_its_manifest() {
         assert_ne!(one[field].as_str().unwrap(), "", "{field} of {listed:#}");
     }
     assert_eq!(listed["unreadable"], serde_json::json!([]));
-    let told = printed(&host, &["undelete", "v"]);
+    let told = done(&host.agent, "undelete", &["v"]);
     assert!(told.contains("file default/v"), "{told}");
     host.write("v.yaml", &[manifest(&host, "Retain")]);
-    host.until("v", &["True"]).await;
-    assert_eq!(get(&host.path("v"), "file"), b"needed after all");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_object_that_has_a_new_volume_keeps_it_and_another_one_can_get_the_old_one() {
-    let host = with_thrown_away().await;
-    host.write("v.yaml", &[manifest(&host, "Trash")]);
-    host.until("v", &["True"]).await;
-    let new = host.object("Volume", "v")["status"]["volumeHandle"].clone();
-    let new = new.as_str().unwrap();
-    let told = printed(&host, &["undelete", "v", "--name", "old"]);
-    assert!(!told.contains("when it is declared again"), "{told}");
-    assert!(
-        told.contains(new) && told.contains("keeps it") && told.contains("drumlin adopt"),
-        "{told}"
-    );
-    let old = told.split_whitespace().next().unwrap();
-    done(&host.agent, "adopt", &[old, "second"]);
-    let second = manifest(&host, "Retain")
-        .replace("name: v\n", "name: second\n")
-        .replace(&host.path("v"), &host.path("second"));
-    host.write("second.yaml", &[second]);
-    host.until("second", &["True"]).await;
-    assert_eq!(get(&host.path("second"), "file"), b"needed after all");
-    let line = host.until("v", &["True"]).await;
-    assert!(!line.contains("Ambiguous"), "{line}");
-    assert_eq!(host.object("Volume", "v")["status"]["volumeHandle"], new);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_volume_under_another_name_comes_back_to_its_manifest() {
-    let host = with_thrown_away().await;
-    let told = printed(&host, &["undelete", "v", "--name", "other"]);
-    let annotation = told.split('`').nth(1).unwrap();
-    let manifest = annotated(&manifest(&host, "Retain"), annotation);
-    host.write("v.yaml", &[manifest]);
     host.until("v", &["True"]).await;
     assert_eq!(get(&host.path("v"), "file"), b"needed after all");
 }
@@ -244,11 +207,7 @@ async fn a_plan_says_what_goes_to_the_trash_and_a_name_in_it_twice_is_not_guesse
     assert!(plan.contains("TrashVolume"), "{plan}");
     host.write("v.yaml", &[absent(&manifest(&host, "Trash"))]);
     host.until("v", &["Deleted"]).await;
-    let output = host
-        .agent
-        .command(&["undelete", "default/v", "--endpoint", &socket]);
-    assert!(!output.status.success());
-    let complaint = String::from_utf8(output.stderr).unwrap();
+    let complaint = fails(&host.agent, "undelete", &["default/v"]);
     assert!(complaint.contains("give the id of one"), "{complaint}");
     let listed: Value = serde_json::from_str(&printed(&host, &["trash", "-o", "json"])).unwrap();
     let ids = listed["volumes"].as_array().unwrap().iter();
@@ -276,7 +235,7 @@ async fn an_orphan_that_is_deleted_goes_to_the_trash_as_its_last_manifest_asks()
     assert!(told.starts_with("this moves to the trash"), "{told}");
     assert!(told.ends_with("`drumlin trash` shows it\n"), "{told}");
     assert_eq!(host.counts().await, (1, 0));
-    printed(&host, &["undelete", "v"]);
+    done(&host.agent, "undelete", &["v"]);
     host.write("v.yaml", &[manifest(&host, "Retain")]);
     host.until("v", &["True"]).await;
     assert_eq!(get(&host.path("v"), "file"), b"needed after all");

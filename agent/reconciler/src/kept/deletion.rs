@@ -13,6 +13,8 @@ use drumlin_proto::{
     volumegroup::{DeleteVolumeGroupRequest, ModifyVolumeGroupMembershipRequest},
 };
 
+use serde::Serialize;
+
 use super::{BothSides, kind, size, whose};
 use crate::{
     Error, Incomplete,
@@ -40,6 +42,22 @@ pub struct Deletion {
     /// An attempt before has unmounted it, and it has left its group.
     is_down: bool,
     state_dir: PathBuf,
+}
+
+/// A resource that was deleted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Deleted {
+    /// Its handle.
+    pub handle: String,
+    /// The kind, as in manifests.
+    pub kind: String,
+    /// The size; of a group snapshot, the sum of its members.
+    pub size: String,
+    /// The former owner.
+    pub owner: String,
+    /// `Deleted`, `Trashed` (it is in the trash), or `Forgotten` (it did not exist any more, and its record is deleted).
+    pub outcome: &'static str,
 }
 
 impl fmt::Debug for Deletion {
@@ -157,6 +175,26 @@ impl Deletion {
         }
     }
 
+    /// What was destroyed, for programs.
+    pub fn deleted(&self) -> Deleted {
+        let object = self.object.as_ref();
+        let recorded = self.orphan.as_ref().map(|orphan| orphan.key().kind);
+        Deleted {
+            handle: self.handle.clone(),
+            kind: match object {
+                Some(object) => kind(object).to_owned(),
+                None => recorded.unwrap_or_default(),
+            },
+            size: object.map_or_else(String::new, |object| size(object, &self.both.inventory)),
+            owner: object.map(whose).unwrap_or_default(),
+            outcome: match object {
+                None => "Forgotten",
+                Some(_) if self.ends_in_trash() => "Trashed",
+                Some(_) => "Deleted",
+            },
+        }
+    }
+
     /// Returns true if it goes to the trash, as its class or the last manifest of the orphan asks.
     fn ends_in_trash(&self) -> bool {
         // One that never held data is deleted, whoever asks.
@@ -269,10 +307,7 @@ impl Deletion {
         };
         // The record of the orphan is deleted as well.
         let key = orphan.key();
-        let request = AdminRequest {
-            key: key.clone(),
-            handle: self.handle.clone(),
-        };
+        let request = AdminRequest::adopt(&key, &self.handle);
         let requests = Requests::new(&self.state_dir);
         requests.write(&request).map_err(Incomplete::Failed)?;
         self.until_forgotten(&key).await;

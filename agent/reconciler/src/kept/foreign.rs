@@ -301,10 +301,8 @@ impl ForeignAdoption {
         let answer = self.both.client.adopt_volume(request).await;
         let handle = answer.map_err(failed)?.volume_id;
         if self.both.live(&handle).is_none() {
-            Requests::new(&self.state_dir).write(&AdminRequest {
-                key: self.key.clone(),
-                handle: handle.clone(),
-            })?;
+            let request = AdminRequest::adopt(&self.key, &handle);
+            Requests::new(&self.state_dir).write(&request)?;
         }
         Ok((self.key, handle))
     }

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, path::Path};
 
 use drumlin_crd::{ObjectKey, names};
 use drumlin_proto::drumlin::v1::SetOwnerRequest;
+use serde::Serialize;
 
 use super::{BothSides, failed, is_live, kind};
 use crate::{
@@ -12,6 +13,16 @@ use crate::{
     requests::{AdminRequest, Requests},
     store::{self, DIRECTORY},
 };
+
+/// A resource that an object may adopt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Assigned {
+    /// Its handle.
+    pub handle: String,
+    /// The object.
+    pub object: ObjectKey,
+}
 
 /// Assigns the resource with this handle to the object of this name, whether from a file or an API server: the object
 /// adopts it in its next pass.
@@ -24,7 +35,7 @@ pub async fn adopt(
     state_dir: &Path,
     handle: &str,
     (namespace, name): (&str, &str),
-) -> Result<ObjectKey, Error> {
+) -> Result<Assigned, Error> {
     let both = BothSides::new(socket, state_dir).await?;
     let object = both.find(handle)?;
     let key = ObjectKey {
@@ -63,19 +74,19 @@ pub async fn adopt(
         owner: BTreeMap::from(owner),
     };
     both.client.set_owner(request).await.map_err(failed)?;
-    Requests::new(state_dir).write(&AdminRequest {
-        key: key.clone(),
+    Requests::new(state_dir).write(&AdminRequest::adopt(&key, handle))?;
+    Ok(Assigned {
         handle: handle.to_owned(),
-    })?;
-    Ok(key)
+        object: key,
+    })
 }
 
 /// Permits the next object of this name to adopt the retained resource of an orphan: from a file to an object of an API
-/// server, or back. Returns the handle.
+/// server, or back.
 ///
 /// # Errors
 /// When there is no such object, or it still has a manifest.
-pub fn hand_over(state_dir: &Path, key: &ObjectKey) -> Result<String, Error> {
+pub fn hand_over(state_dir: &Path, key: &ObjectKey) -> Result<Assigned, Error> {
     check_names(key)?;
     let (records, _) = store::load(&state_dir.join(DIRECTORY))?;
     let record = records.iter().find(|record| record.key() == *key);
@@ -95,11 +106,11 @@ pub fn hand_over(state_dir: &Path, key: &ObjectKey) -> Result<String, Error> {
             "{key}: nothing was created for it yet"
         )));
     };
-    Requests::new(state_dir).write(&AdminRequest {
-        key: key.clone(),
+    Requests::new(state_dir).write(&AdminRequest::adopt(key, handle))?;
+    Ok(Assigned {
         handle: handle.to_owned(),
-    })?;
-    Ok(handle.to_owned())
+        object: key.clone(),
+    })
 }
 
 pub(super) fn check_names(key: &ObjectKey) -> Result<(), Error> {

@@ -8,6 +8,7 @@ use std::{
 
 use drumlin_crd::ObjectKey;
 use drumlin_proto::drumlin::v1::{ObjectKind, ReleaseVolumeRequest, ReleaseVolumeResponse};
+use serde::Serialize;
 use tonic::Code;
 
 use super::{BothSides, failed};
@@ -25,6 +26,22 @@ pub struct Release {
     orphan: Option<ObjectKey>,
     released: Option<ReleaseVolumeResponse>,
     state_dir: PathBuf,
+}
+
+/// A volume that is, or would be, handed back to the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Released {
+    /// Its handle.
+    pub handle: String,
+    /// Where the host has it: `GROUP/NAME` of a logical volume, or the path of an image file; not there if it was handed
+    /// over before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// Where it stays mounted.
+    pub mount_paths: Vec<String>,
+    /// False after a check alone.
+    pub changed: bool,
 }
 
 impl std::fmt::Debug for Release {
@@ -135,6 +152,18 @@ impl Release {
         text
     }
 
+    /// What happens, for programs.
+    pub fn released(&self) -> Released {
+        let released = self.released.clone();
+        let mount_paths = released.iter().flat_map(|one| one.mount_paths.clone());
+        Released {
+            handle: self.request.volume_id.clone(),
+            mount_paths: mount_paths.collect(),
+            source: released.map(|released| released.source),
+            changed: false,
+        }
+    }
+
     /// Hands it over. Returns its location, unless it was handed over before.
     ///
     /// # Errors
@@ -156,10 +185,8 @@ impl Release {
             let _ = fs::remove_dir(staging);
         }
         if let Some(key) = self.orphan {
-            Requests::new(&self.state_dir).write(&AdminRequest {
-                key,
-                handle: self.request.volume_id,
-            })?;
+            let request = AdminRequest::adopt(&key, &self.request.volume_id);
+            Requests::new(&self.state_dir).write(&request)?;
         }
         Ok(source)
     }

@@ -10,6 +10,7 @@ use crate::{
     blocking::blocking,
     inventory::{Inventory, kind_of, label},
     record::{Record, State, Verdict},
+    requests::AdminRequest,
 };
 
 /// Maximum number of attempts when a found resource changes before it is read again.
@@ -34,12 +35,13 @@ impl Pass<'_> {
         // One look for a name that is rarely there: handing the other tasks of this thread over takes longer.
         let request = self.shared.requests.get(&self.record.key());
         if request.is_some() || self.record.annotation(names::ADOPT).is_some() {
-            // A resource that an administrator assigned may not be in the cached list yet.
+            // A resource that an administrator assigned or undeleted may not be in the cached list yet.
             self.client.forget_inventory().await;
         }
         for _ in 0..CHANGES {
             let inventory = self.client.inventory().await?;
-            let Some(former) = self.former(request.as_deref(), &inventory)? else {
+            let requested = request.as_ref().and_then(AdminRequest::adoptable);
+            let Some(former) = self.former(requested, &inventory)? else {
                 return Ok(());
             };
             let now = self.client.object(&former.object_id).await?;

@@ -319,7 +319,7 @@ impl<'a> Catalog<'a> {
             .shared
             .edit(&key, |record| record.follow_server(parsed, served))?;
         if is_new {
-            self.engine.shared.requests.forget(&key);
+            self.engine.forget_taken_over(&key);
         }
         let is_asked = before.is_some_and(|before| {
             parsed.annotation(names::RECONCILE_AT) != before.annotation(names::RECONCILE_AT)
