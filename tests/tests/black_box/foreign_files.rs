@@ -24,8 +24,7 @@ use crate::{
 };
 
 /// An agent over one class of image files, on the file system where `others` have theirs.
-async fn start(options: Options) -> (Host, PathBuf) {
-    let scratch = Scratch::new();
+pub(crate) async fn start(scratch: Scratch, options: Options) -> (Host, PathBuf) {
     let images = scratch.directory("images");
     let others = scratch.directory("others");
     let config = format!(
@@ -40,7 +39,7 @@ async fn start(options: Options) -> (Host, PathBuf) {
 }
 
 /// An image file with an ext4 that has some files.
-fn image(others: &Path, name: &str) -> String {
+pub(crate) fn image(others: &Path, name: &str) -> String {
     let path = text(others.join(name));
     File::create(&path).unwrap().set_len(16 << 20).unwrap();
     run("mkfs.ext4", &["-q", "-F", &path]);
@@ -49,7 +48,7 @@ fn image(others: &Path, name: &str) -> String {
 
 #[tokio::test]
 async fn an_image_file_is_adopted_in_place_and_handed_back() {
-    let (host, others) = start(Options::default()).await;
+    let (host, others) = start(Scratch::new(), Options::default()).await;
     let agent = &host.agent;
     let source = image(&others, "Web_1.img");
     run("chmod", &["0640", &source]);
@@ -116,7 +115,7 @@ fn home_of(others: &Path) -> String {
 
 #[tokio::test]
 async fn a_mounted_image_stays_mounted_and_its_writer_goes_on() {
-    let (host, others) = start(Options::default()).await;
+    let (host, others) = start(Scratch::new(), Options::default()).await;
     let agent = &host.agent;
     let source = image(&others, "db.img");
     let target = text(agent.scratch.directory("srv"));
@@ -278,7 +277,7 @@ const REFUSALS: [Refusal; 10] = [
 
 #[tokio::test]
 async fn an_image_file_is_refused_while_in_doubt() {
-    let (host, others) = start(Options::default()).await;
+    let (host, others) = start(Scratch::new(), Options::default()).await;
     let agent = &host.agent;
     for (name, prepare, words, end) in REFUSALS {
         let source = image(&others, name);
@@ -340,7 +339,7 @@ async fn killed_at_each_step_of_an_adoption_or_a_handover_no_byte_is_lost_and_th
         .collect();
     assert!(points.len() > 6, "{points:?}");
     for point in points {
-        let (mut host, others) = start(Options::default()).await;
+        let (mut host, others) = start(Scratch::new(), Options::default()).await;
         let source = image(&others, "v.img");
         let target = text(host.agent.scratch.directory("srv"));
         run("mount", &["-o", "loop", &source, &target]);
@@ -424,7 +423,7 @@ async fn revive(host: &mut Host, options: &Options) {
 
 #[tokio::test]
 async fn requests_about_volumes_of_others_are_checked() {
-    let (host, _) = start(Options::default()).await;
+    let (host, _) = start(Scratch::new(), Options::default()).await;
     let mut inventory = host.agent.inventory();
     for (request, words) in [
         (adopt_request(""), "source is missing"),

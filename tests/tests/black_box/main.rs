@@ -43,6 +43,7 @@ mod empty_requests;
 mod examples;
 mod external_damage;
 mod foreign_files;
+mod foreign_fstab;
 mod foreign_helpers;
 mod get_and_wait;
 mod group_consistency;

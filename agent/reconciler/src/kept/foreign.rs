@@ -258,8 +258,7 @@ impl ForeignAdoption {
             let _ = writeln!(text, "# Note: {warning}.");
         }
         if self.volume.mount.is_some() {
-            text +=
-                "# It stays mounted. Once this object is Ready, remove its line from /etc/fstab.\n";
+            text += "# It stays mounted. Once this object is Ready, remove what else mounts it at a start of the host.\n";
         }
         text + &to_yaml(&serde_json::to_value(self.object()).unwrap_or_default())
     }

@@ -133,6 +133,8 @@ checks! {
     LeakedMount "leaked-mount" Error,
     /// A mount below another one.
     HiddenMount "hidden-mount" Warning,
+    /// A line of `/etc/fstab` mounts a volume.
+    MountedByHost "mounted-by-host" Warning,
     /// A file system that is read-only after an error.
     ReadOnlyAfterError "read-only-after-error" Error,
     /// A file system that has counted errors.

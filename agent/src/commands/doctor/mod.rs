@@ -18,6 +18,7 @@ mod directory_class;
 mod encryption;
 mod finding;
 mod frozen;
+mod host_mounts;
 mod kernel;
 mod known_faults;
 mod limits;

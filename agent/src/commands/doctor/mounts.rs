@@ -8,6 +8,7 @@ use nix::errno::Errno;
 use super::{
     check::Check,
     finding::{Finding, shell},
+    host_mounts,
     own_mounts::{self, OwnMount, hidden_by},
     subject::Subject,
 };
@@ -25,7 +26,7 @@ pub(super) fn check(subject: &Subject) -> Vec<Finding> {
         Ok(mounts) => mounts,
         Err(why) => return vec![Finding::not_checked("mounts", why)],
     };
-    let mut found = Vec::new();
+    let mut found = host_mounts::check(subject, &mounts);
     let mut devices: Vec<PathBuf> = Vec::new();
     for own in &mounts {
         found.extend(place(&table, own));

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use super::foreign_contents::{Contents, MountedAt, is_of_kubelet, logical_volume};
+use super::foreign_contents::{Contents, HostMounts, MountedAt, is_of_kubelet, logical_volume};
 use crate::ops::{
     Class, Operations,
     devices::PathState,
@@ -366,15 +366,17 @@ async fn look_at(class: &Class, selection: Selection<'_>) -> Result<Vec<Foreign>
     let volumes = class.backend.foreign(selection).await?;
     let name = class.name.clone();
     let look = move || {
+        let host = HostMounts::read()?;
         let volumes = volumes.into_iter();
-        Ok(volumes.map(|volume| with_contents(volume, &name)).collect())
+        let looked = volumes.map(|volume| with_contents(volume, &name, &host));
+        Ok(looked.collect())
     };
     blocking(look).await
 }
 
 /// One that cannot be read is refused, and hides no other.
-fn with_contents(mut volume: ForeignVolume, class: &ClassName) -> Foreign {
-    let contents = Contents::of(&volume).unwrap_or_else(|error| Contents {
+fn with_contents(mut volume: ForeignVolume, class: &ClassName, host: &HostMounts) -> Foreign {
+    let contents = Contents::of(&volume, host).unwrap_or_else(|error| Contents {
         refusals: vec![format!("it cannot be looked at: {}", error.chain())],
         ..Contents::default()
     });
@@ -412,7 +414,8 @@ async fn adopted_before(found: LocatedImage, request: &AdoptVolume) -> Result<Ad
         warnings: Vec::new(),
     };
     let name = found.class.name.clone();
-    let mut foreign = blocking(move || Ok(with_contents(volume, &name))).await?;
+    let mut foreign =
+        blocking(move || Ok(with_contents(volume, &name, &HostMounts::read()?))).await?;
     foreign.file_system = foreign.file_system.or(found.image.file_system());
     // It is adopted, whatever is there now.
     foreign.volume.refusals.clear();

@@ -10,8 +10,8 @@ use crate::{
     Result,
     backend::ForeignVolume,
     host::{
-        DeviceNumber, FileSystem, Mount, MountOptions, MountTable, Probe, Superblock, holders,
-        probe,
+        DeviceNumber, FileSystem, Fstab, FstabEntry, Mount, MountOptions, MountTable, Probe,
+        Superblock, holders, probe,
     },
 };
 
@@ -39,6 +39,26 @@ pub(crate) struct Contents {
     pub(crate) warnings: Vec<String>,
 }
 
+/// What the host has mounted, and what it mounts at its start.
+#[derive(Debug)]
+pub(crate) struct HostMounts {
+    table: MountTable,
+    fstab: Fstab,
+}
+
+impl HostMounts {
+    /// Reads both.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(crate) fn read() -> Result<Self> {
+        Ok(Self {
+            table: MountTable::read()?,
+            fstab: Fstab::read()?,
+        })
+    }
+}
+
 /// Mount points of the host itself: it does not start, or this agent does not run, without what is there.
 const OF_HOST: [&str; 8] = [
     "/",
@@ -59,7 +79,7 @@ impl Contents {
     ///
     /// # Errors
     /// `Io` when it, or the mount table, cannot be read.
-    pub(crate) fn of(volume: &ForeignVolume) -> Result<Self> {
+    pub(crate) fn of(volume: &ForeignVolume, host: &HostMounts) -> Result<Self> {
         let mut contents = Self::default();
         let Some(path) = &volume.contents else {
             return Ok(contents);
@@ -76,8 +96,9 @@ impl Contents {
         }
         if let Some(device) = &volume.device {
             contents.look_above(device);
-            contents.look_at_mounts(device)?;
+            contents.look_at_mounts(device, &host.table)?;
         }
+        contents.look_at_fstab(volume, &host.fstab);
         Ok(contents)
     }
 
@@ -121,9 +142,8 @@ impl Contents {
         }
     }
 
-    fn look_at_mounts(&mut self, device: &Path) -> Result<()> {
+    fn look_at_mounts(&mut self, device: &Path, table: &MountTable) -> Result<()> {
         let number = DeviceNumber::of_block_device(device)?;
-        let table = MountTable::read()?;
         let mounts: Vec<&Mount> = table.of_block_device(device, number).collect();
         match mounts.as_slice() {
             [] if is_claimed(device) => self.refuse(format!(
@@ -131,7 +151,7 @@ impl Contents {
                 device.display()
             )),
             [] => {}
-            [mount] => self.look_at_mount(mount, &table),
+            [mount] => self.look_at_mount(mount, table),
             several => {
                 let targets: Vec<String> = several
                     .iter()
@@ -144,6 +164,38 @@ impl Contents {
             }
         }
         Ok(())
+    }
+
+    /// What mounts it at a start of the host does so after the adoption, too.
+    fn look_at_fstab(&mut self, volume: &ForeignVolume, fstab: &Fstab) {
+        let device = volume.device.as_ref();
+        let entry = device.and_then(|device| fstab.of_source(device));
+        let entry = entry.or_else(|| fstab.of_source(Path::new(&volume.source)));
+        let target = self.mount.as_ref().map(|mount| Path::new(&mount.path));
+        let entry = entry.or_else(|| fstab.at(target?));
+        let Some(FstabEntry {
+            line,
+            target,
+            is_needed,
+            ..
+        }) = entry
+        else {
+            return;
+        };
+        let then = match (volume.source.starts_with('/'), is_needed) {
+            (false, _) => {
+                "remove that line once its object is Ready, or both mount it after a start of the host"
+            }
+            (true, false) => "after the adoption there is no such file; remove that line",
+            (true, true) => {
+                "after the adoption there is no such file, and the host does not start with a line that cannot be mounted; remove it"
+            }
+        };
+        self.warnings.push(format!(
+            "line {line} of {} mounts it at {}: {then}",
+            fstab.path.display(),
+            target.display()
+        ));
     }
 
     fn look_at_mount(&mut self, mount: &Mount, table: &MountTable) {

@@ -1,0 +1,39 @@
+//! What the host itself mounts at its start, and a volume is.
+
+use std::{collections::BTreeSet, path::Path};
+
+use drumlin_core::host::{Fstab, FstabEntry};
+
+use super::{check::Check, finding::Finding, own_mounts::OwnMount, subject::Subject};
+
+/// Looks for volumes that `/etc/fstab` mounts, too.
+pub(super) fn check(subject: &Subject, mounts: &[OwnMount]) -> Vec<Finding> {
+    let fstab = match Fstab::read() {
+        Ok(fstab) => fstab,
+        Err(error) => return vec![Finding::not_checked("fstab", error.chain())],
+    };
+    let mounted = mounts.iter();
+    let mounted = mounted.filter_map(|own| fstab.of_source(&own.device));
+    let objects = subject.table.as_ref().map(|table| table.objects.as_slice());
+    let objects = objects.unwrap_or_default().iter();
+    // Where it shall be mounted; no other is an absolute path.
+    let wanted = objects.filter_map(|row| fstab.at(Path::new(&row.mount)));
+    let lines: BTreeSet<usize> = mounted.chain(wanted).map(|entry| entry.line).collect();
+    let entries = fstab.entries.iter();
+    let entries = entries.filter(|entry| lines.contains(&entry.line));
+    entries.map(|entry| twice(&fstab, entry)).collect()
+}
+
+fn twice(fstab: &Fstab, entry: &FstabEntry) -> Finding {
+    let (source, target) = (entry.source.display(), entry.target.display());
+    let why = match (entry.source.exists(), entry.is_needed) {
+        (true, _) => "both do so after a start of the host",
+        (false, false) => "and there is nothing of this name any more",
+        (false, true) => {
+            "and there is nothing of this name any more: the host does not start with it"
+        }
+    };
+    let message = format!("it mounts {source} at {target}, as the agent does; {why}");
+    let object = format!("{}:{}", fstab.path.display(), entry.line);
+    Finding::new(Check::MountedByHost, object, message).advice("remove that line")
+}

@@ -1,0 +1,88 @@
+//! Volumes of others that the host mounts at its start, as their line in `/etc/fstab` says.
+
+use std::{fs, path::PathBuf};
+
+use drumlin_tests::{agent::Options, doctor::Diagnosis, programs::run, storage::Scratch};
+
+use crate::{
+    foreign_files::{image, start},
+    foreign_helpers::{done, fails},
+    helpers::text,
+    host::Host,
+};
+
+/// An agent whose host has this table of mounts.
+async fn with_fstab() -> (Host, PathBuf, String) {
+    let scratch = Scratch::new();
+    let fstab = text(scratch.path().join("fstab"));
+    fs::write(&fstab, "").unwrap();
+    let options = Options {
+        environment: vec![("LIBMOUNT_FSTAB".to_owned(), fstab.clone())],
+        ..Options::default()
+    };
+    let (host, others) = start(scratch, options).await;
+    (host, others, fstab)
+}
+
+#[tokio::test]
+async fn a_line_of_fstab_is_named_before_and_after_the_adoption() {
+    let (host, others, fstab) = with_fstab().await;
+    let agent = &host.agent;
+    let source = image(&others, "db.img");
+    let target = text(agent.scratch.directory("srv"));
+    let notes = |words: &[&str]| done(agent, "adopt", words);
+    assert!(!notes(&[&source, "db"]).contains("fstab"));
+    for (line, wanted) in [
+        (
+            format!("{source} {target} ext4 loop 0 2"),
+            "the host does not start",
+        ),
+        (
+            format!("{source} {target} ext4 loop,nofail 0 2"),
+            "there is no such file; remove that line",
+        ),
+    ] {
+        fs::write(&fstab, format!("# by hand\n{line}\n")).unwrap();
+        let shown = notes(&[&source, "db"]);
+        let named = format!("line 2 of {fstab} mounts it at {target}");
+        assert!(shown.contains(&named) && shown.contains(wanted), "{shown}");
+    }
+    // Of what is mounted, the device and the path are known, too.
+    run("mount", &["-o", "loop", &source, &target]);
+    let device = run("findmnt", &["-no", "SOURCE", &target]);
+    for line in [
+        format!("{} /elsewhere ext4 defaults", device.trim()),
+        format!("LABEL=db {target} ext4 defaults"),
+    ] {
+        fs::write(&fstab, line).unwrap();
+        let shown = notes(&[&source, "db"]);
+        assert!(shown.contains(&format!("line 1 of {fstab}")), "{shown}");
+    }
+    fs::write(&fstab, format!("{source} {target} ext4 loop 0 2\n")).unwrap();
+    let manifest = notes(&[&source, "db", "--yes"]);
+    host.write("db.yaml", &[manifest]);
+    host.until("db", &["True"]).await;
+    let told = Diagnosis::where_mounts_are(agent, &format!("export LIBMOUNT_FSTAB={fstab}"));
+    let object = format!("{fstab}:1");
+    let message = told.text("mounted-by-host", &object, "message");
+    assert!(message.contains("does not start with it"), "{message}");
+    assert_eq!(
+        told.text("mounted-by-host", &object, "advice"),
+        "remove that line"
+    );
+    fs::write(&fstab, "").unwrap();
+    let told = Diagnosis::where_mounts_are(agent, &format!("export LIBMOUNT_FSTAB={fstab}"));
+    told.lacks("mounted-by-host");
+}
+
+#[tokio::test]
+async fn a_table_that_cannot_be_read_is_said() {
+    let (host, others, fstab) = with_fstab().await;
+    let source = image(&others, "db.img");
+    fs::remove_file(&fstab).unwrap();
+    fs::create_dir(&fstab).unwrap();
+    let refused = fails(&host.agent, "adopt", &[&source, "db"]);
+    assert!(refused.contains(&fstab), "{refused}");
+    fs::remove_dir(&fstab).unwrap();
+    done(&host.agent, "adopt", &[&source, "db"]);
+}
