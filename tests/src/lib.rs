@@ -9,6 +9,7 @@
 //! - [`doctor`]: what `drumlin doctor` says of an agent's host.
 //! - [`kubelet`]: the part of kubelet that registers plugins.
 //! - [`kustomize`]: kustomizations as a user writes them.
+//! - [`packages`]: the packages of the binary.
 //! - [`requests`]: requests as callers send them.
 //! - [`storage`]: scratch directories and file systems on loop devices.
 //! - [`throttle`]: devices that are read slowly.
@@ -38,6 +39,7 @@ pub mod doctor;
 pub mod kubelet;
 pub mod kustomize;
 mod lookup;
+pub mod packages;
 pub mod programs;
 pub mod proxy;
 pub mod random;

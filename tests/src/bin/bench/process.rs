@@ -118,6 +118,8 @@ pub(crate) async fn start_and_memory(table: &mut Table) {
         15.0,
         "ms",
     );
+    // It is idle when what only its start has used is given back.
+    tokio::time::sleep(Duration::from_secs(5)).await;
     table.most("resident memory, idle", resident(agent.pid()), 15.0, "MiB");
     let driver = Driver::of(&agent);
     let ids = driver.create_from_eight(&raw()).await;

@@ -2,7 +2,8 @@
 //!
 //! `service` is run by each boot of `tests/lab/host/run`. In the first it starts, grows, kills and stops what the unit
 //! runs, and has the machine rebooted while mounts are in use; in the second it looks at what is there. `service short`
-//! kills it once only; `service postgresql` does what docs/src/postgresql.md says instead.
+//! kills it once only; `service postgresql` does what docs/src/postgresql.md says instead, and `service packaged DIRECTORY`
+//! installs, upgrades and removes the packages that are there.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -11,6 +12,7 @@
 
 mod limited;
 mod monitored;
+mod packaged;
 mod postgresql;
 mod rebooted;
 mod started;
@@ -33,6 +35,11 @@ async fn main() -> ExitCode {
     );
     let _witness = Witness;
     let form = std::env::args().nth(1).unwrap_or_default();
+    if form == "packaged" {
+        let packages = std::env::args().nth(2).unwrap();
+        packaged::run_all(Path::new(&packages)).await;
+        return ExitCode::SUCCESS;
+    }
     if form == "postgresql" {
         return postgresql::run_example().await;
     }

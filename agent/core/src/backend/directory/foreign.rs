@@ -42,7 +42,10 @@ impl ForeignVolumes for Directory {
             Selection::One(_) => return Ok(Vec::new()),
         };
         self.run(move |inner| match one {
-            Some(source) => Ok(inner.describe(&source)?.into_iter().collect()),
+            Some(source) => Ok(inner
+                .describe(&source, &loop_device::list()?)?
+                .into_iter()
+                .collect()),
             None => inner.attached_files(),
         })
         .await
@@ -78,22 +81,23 @@ impl Inner {
         let own = fs::canonicalize(&self.settings.path);
         let own = own.unwrap_or_else(|_| self.settings.path.clone());
         let mut found = Vec::new();
-        for device in loop_device::list()? {
+        let devices = loop_device::list()?;
+        for device in &devices {
             let path = &device.backing.path;
             let is_foreign = device.backing.device == here.dev()
                 && !device.backing.deleted
                 && !path.starts_with(&own);
             if let (true, Some(path)) = (is_foreign, path.to_str()) {
                 // It may be gone meanwhile.
-                found.extend(self.describe(path).ok().flatten());
+                found.extend(self.describe(path, &devices).ok().flatten());
             }
         }
         found.dedup_by(|one, other| one.source == other.source);
         Ok(found)
     }
 
-    /// What is known of a file; none if it does not exist.
-    fn describe(&self, source: &str) -> Result<Option<ForeignVolume>> {
+    /// What is known of a file, of which `all` has the loop devices; none if it does not exist.
+    fn describe(&self, source: &str, all: &[LoopDevice]) -> Result<Option<ForeignVolume>> {
         let path = Path::new(source);
         let failed = |error| Error::io(format!("could not read {source}"), error);
         let metadata = match fs::symlink_metadata(path) {
@@ -110,7 +114,7 @@ impl Inner {
         };
         let mut refusals = self.refusals(path, &metadata)?;
         let devices = if metadata.is_file() {
-            devices_over(&metadata)?
+            devices_over(&metadata, all)
         } else {
             Vec::new()
         };
@@ -223,7 +227,7 @@ impl Inner {
     }
 
     fn check_adoption(&self, spec: &AdoptionSpec) -> Result<()> {
-        let Some(found) = self.describe(&spec.source)? else {
+        let Some(found) = self.describe(&spec.source, &loop_device::list()?)? else {
             return Err(Error::not_found(format!("{} does not exist", spec.source)));
         };
         let refusals: Vec<String> = found.refusals.into_iter().chain(found.misfit).collect();
@@ -363,12 +367,11 @@ fn begin_adoption(adopting: &Path, source: &Path, record: &Record) -> Result<()>
 }
 
 /// The loop devices that show a file, or a part of it.
-fn devices_over(file: &Metadata) -> Result<Vec<LoopDevice>> {
-    let devices = loop_device::list()?.into_iter();
-    let is_over = |device: &LoopDevice| {
+fn devices_over(file: &Metadata, all: &[LoopDevice]) -> Vec<LoopDevice> {
+    let is_over = |device: &&LoopDevice| {
         device.backing.device == file.dev() && device.backing.inode == file.ino()
     };
-    Ok(devices.filter(is_over).collect())
+    all.iter().filter(is_over).cloned().collect()
 }
 
 /// Why the loop devices over a file forbid its adoption.
