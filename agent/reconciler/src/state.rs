@@ -4,6 +4,8 @@
 //! snapshots write their part of the status of a volume or a group. None overwrites the part of another, so a manifest
 //! that changes during a call is not lost.
 
+mod waking;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     path::PathBuf,
@@ -213,14 +215,6 @@ impl Shared {
     pub(crate) fn tell(&self, key: &ObjectKey) {
         lock(&self.listeners).retain(|listener| listener.send(key.clone()).is_ok());
         self.wake_schedule(self.with(key, Record::schedule).flatten());
-    }
-
-    /// Queues a schedule: one of its snapshots has changed.
-    fn wake_schedule(&self, schedule: Option<ObjectKey>) {
-        let schedule = schedule.filter(|schedule| self.with(schedule, |_| ()).is_some());
-        if let Some(schedule) = schedule {
-            self.queue.add(&schedule, Instant::now());
-        }
     }
 
     /// True if nothing on this host may be changed.
@@ -441,60 +435,6 @@ impl Shared {
         })
     }
 
-    /// Capacity, a dependency or a path was freed: wakes the objects that wait for that.
-    pub(crate) fn wake_waiting(&self) {
-        let is_waiting = |record: &Record| {
-            let reason = record.condition("Ready").map(|ready| ready.reason.as_str());
-            matches!(
-                reason,
-                Some("InsufficientCapacity" | "DeletionBlocked" | "MountConflict" | "MountPending")
-            )
-        };
-        for key in self.keys_of(is_waiting) {
-            self.queue.add(&key, Instant::now());
-        }
-    }
-
-    /// A volume or a group was changed, added or removed: queues the groups whose members may change by that.
-    pub(crate) fn wake_groups(&self, key: &ObjectKey) {
-        self.look_again(&self.groups_about(key));
-    }
-
-    fn look_again(&self, keys: &[ObjectKey]) {
-        for key in keys {
-            self.doubt(key);
-            self.queue.add(key, Instant::now());
-        }
-    }
-
-    /// The groups that a volume may be in or join, or that compete with a group for members.
-    fn groups_about(&self, key: &ObjectKey) -> Vec<ObjectKey> {
-        if key.kind == "VolumeGroup" {
-            let group = self.record(key);
-            let may_rival = |other: &Record| group.as_ref().is_some_and(|own| own.may_rival(other));
-            return self.keys_of(may_rival);
-        }
-        if key.kind != "Volume" {
-            return Vec::new();
-        }
-        let handle = self.with(key, |record| match &record.body {
-            Body::Volume(Of { status, .. }) => status.volume_handle.clone(),
-            _ => None,
-        });
-        let handle = handle.flatten();
-        self.keys_of(|record| {
-            let Body::Group(Of { spec, status }) = &record.body else {
-                return false;
-            };
-            let mut members = spec.members.iter().flatten();
-            let may_mean = spec.selector.is_some() || members.any(|member| member.name == key.name);
-            let is_near = record.metadata.namespace.as_ref() == Some(&key.namespace);
-            let mut inside = status.members.iter();
-            (is_near && may_mean)
-                || handle.is_some() && inside.any(|member| member.volume_handle == handle)
-        })
-    }
-
     /// Notes that an object belongs to another node, so that groups that select it can report that.
     pub(crate) fn note_elsewhere(&self, key: &ObjectKey, node: &str) {
         let before = lock(&self.elsewhere).insert(key.clone(), node.to_owned());
@@ -570,27 +510,6 @@ impl Shared {
             _ => Lane::Making,
         });
         lane.unwrap_or(Lane::Making)
-    }
-
-    fn wake_dependants(&self, key: &ObjectKey) {
-        let records = lock(&self.records);
-        let waiting: Vec<ObjectKey> = records
-            .dependants
-            .get(key)
-            .into_iter()
-            .flatten()
-            .filter(|key| {
-                records
-                    .by_key
-                    .get(key)
-                    .is_some_and(|record| !record.is_settled())
-            })
-            .cloned()
-            .collect();
-        drop(records);
-        for key in waiting {
-            self.queue.add(&key, Instant::now());
-        }
     }
 
     /// The write lock of an object, held from reading its record until it is written.
