@@ -54,6 +54,13 @@ impl Host {
         self.agent.restart_with(options).await;
     }
 
+    /// The same where it may come to a fail point before it answers: whether it answers.
+    pub(crate) async fn try_restart_with(&mut self, options: Options) -> bool {
+        self.agent.kill();
+        let options = with_manifests(options, &self.manifests);
+        self.agent.try_restart_with(options).await
+    }
+
     /// An object as the reconciler keeps it: what `kubectl get -o json` shows.
     pub(crate) fn object(&self, kind: &str, name: &str) -> Value {
         self.find(kind, name).unwrap()

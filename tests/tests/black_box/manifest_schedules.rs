@@ -390,7 +390,7 @@ async fn snapshots_are_found_again_after_the_state_was_lost() {
     let before = names(settled);
     timed.host.agent.kill();
     fs::remove_dir_all(timed.host.agent.path("state/reconciler")).unwrap();
-    timed.restart(None).await;
+    timed.restart().await;
     let is_there = |children: &Vec<Value>| children.len() == before.len() && are_ready(children, 3);
     let after = eventually(|| timed.children(), is_there).await;
     assert_eq!(names(after), before);
@@ -434,13 +434,12 @@ async fn a_schedule_that_is_killed_between_two_steps_has_one_snapshot_a_slot() {
     for point in points {
         let mut timed = Timed::with_volume("retention: {keepLast: 2}").await;
         timed.taken(1).await;
-        timed.restart(Some(point)).await;
-        towards(&timed, point);
-        timed.host.agent.wait_until_killed().await;
+        let lead = |timed: &Timed| towards(timed, point);
+        timed.restart_until_killed(point, lead).await;
         timed
             .host
             .write("s.yaml", &[schedule("retention: {keepLast: 2}")]);
-        timed.restart(None).await;
+        timed.restart().await;
         timed.taken(3).await;
         // Where the schedule had ended, its retention is new, and deletes nothing for a while.
         let deadline = Instant::now() + Duration::from_secs(90);

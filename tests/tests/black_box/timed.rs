@@ -42,9 +42,18 @@ impl Timed {
         timed
     }
 
-    pub(crate) async fn restart(&mut self, point: Option<&str>) {
-        let options = options(&self.clock, point);
+    pub(crate) async fn restart(&mut self) {
+        let options = options(&self.clock, None);
         self.host.restart_with(options).await;
+    }
+
+    /// Starts it again to be killed at a fail point, which `lead` has it come to if it answers before.
+    pub(crate) async fn restart_until_killed(&mut self, point: &str, lead: impl FnOnce(&Self)) {
+        let options = options(&self.clock, Some(point));
+        if self.host.try_restart_with(options).await {
+            lead(self);
+            self.host.agent.wait_until_killed().await;
+        }
     }
 
     /// Moves the clock, in seconds. It is heard of at once, as if the kernel had told of it.
