@@ -14,6 +14,7 @@ use drumlin_tests::{
 use serde_json::Value;
 
 use crate::{
+    foreign_helpers::{done, fails},
     helpers::{get, put, text},
     host::{Host, absent, annotated, group, object, small, volume},
     timed::{Timed, are_ready, schedule},
@@ -477,14 +478,14 @@ async fn a_snapshot_of_a_schedule_is_deleted_by_its_name() {
     timed.taken(1).await;
     let child = timed.children().remove(0);
     let name = child["metadata"]["name"].as_str().unwrap();
-    let (socket, state) = (timed.host.agent.socket(), timed.host.agent.path("state"));
-    let (socket, state) = (text(socket), text(state));
-    let place = ["--yes", "--endpoint", &socket, "--state-dir", &state];
-    let deleted = timed
-        .host
-        .agent
-        .command(&[&["delete", "dsnap", name], &place[..]].concat());
-    assert!(deleted.status.success(), "{deleted:?}");
+    let agent = &timed.host.agent;
+    // It is nobody else's: it has a schedule in place of a manifest.
+    let handle = child["status"]["snapshotHandle"].as_str().unwrap();
+    for (command, words) in [("adopt", [handle, "other"]), ("handover", ["dsnap", name])] {
+        let refused = fails(agent, command, &words);
+        assert!(refused.contains("which schedule s has taken"), "{refused}");
+    }
+    done(agent, "delete", &["dsnap", name, "--yes"]);
     eventually(|| timed.host.find("Snapshot", name), Option::is_none).await;
     // The next ones are taken all the same.
     timed.taken(1).await;

@@ -49,9 +49,9 @@ pub async fn adopt(
         && holder.key() != key
     {
         return Err(Error::Kept(format!(
-            "{handle} belongs to {}, whose manifest is in {}; remove the object from there first",
+            "{handle} belongs to {}, {}",
             holder.key(),
-            holder.drumlin.file
+            leaving(holder)
         )));
     }
     let mut records = both.records.iter();
@@ -97,8 +97,8 @@ pub fn hand_over(state_dir: &Path, key: &ObjectKey) -> Result<Assigned, Error> {
     })?;
     if record.drumlin.orphan_since.is_none() {
         return Err(Error::Kept(format!(
-            "{key} is still in {}; remove the object from there first, without deleting its data",
-            record.drumlin.file
+            "{key} is no orphan: it is an object {}",
+            leaving(record)
         )));
     }
     let Some(handle) = record.handle() else {
@@ -111,6 +111,19 @@ pub fn hand_over(state_dir: &Path, key: &ObjectKey) -> Result<Assigned, Error> {
         handle: handle.to_owned(),
         object: key.clone(),
     })
+}
+
+/// Where an object is, and how it leaves that with its data kept.
+fn leaving(record: &Record) -> String {
+    match &record.drumlin.schedule {
+        Some(schedule) => format!(
+            "which schedule {schedule} has taken; a manifest of this name and source takes it from there"
+        ),
+        None => format!(
+            "whose manifest is in {}; remove it from there first, without deleting its data",
+            record.drumlin.file
+        ),
+    }
 }
 
 pub(super) fn check_names(key: &ObjectKey) -> Result<(), Error> {
