@@ -107,6 +107,7 @@ mod timed;
 mod tour;
 mod traces;
 mod trash;
+mod trash_clock;
 mod trash_of_classes;
 mod trash_of_manifests;
 mod undelete_for_manifests;

@@ -7,7 +7,7 @@ use std::{
 
 use drumlin_host::Disk;
 use drumlin_tests::{
-    agent::{Agent, Options, eventually, write},
+    agent::{Agent, eventually, write},
     programs::run,
     requests::{
         create, create_group_snapshot, delete, delete_snapshot, expand, mounted, raw, snapshot,
@@ -19,40 +19,12 @@ use tonic::Code;
 use crate::{
     helpers::{bytes_of, ok, refused, text, volume},
     trash::{content, in_trash, undelete, used},
+    trash_clock::{agent_with, in_days, restart_in, until_log},
 };
 
 fn config(path: &Path, trash: &str) -> String {
     let path = path.display();
     format!("classes:\n- {{name: default, directory: {{path: {path}}}, trash: {trash}}}\n")
-}
-
-/// Days from now, in seconds since 1970.
-fn in_days(days: f64) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    (now.as_secs_f64() + days * 86_400.0).to_string()
-}
-
-/// An agent whose clock can be set by a file, and that looks at its trash each 100 ms.
-async fn agent_with(scratch: Scratch, config: String) -> Agent {
-    let clock = scratch.path().join("clock");
-    write(&clock, &in_days(0.0));
-    let environment = [
-        ("DRUMLIN_CLOCK", text(clock)),
-        ("DRUMLIN_TIME_LAPSE", "600".to_owned()),
-    ];
-    let environment = environment
-        .map(|(key, value)| (key.to_owned(), value))
-        .into();
-    let options = Options {
-        config: Some(config),
-        environment,
-        ..Options::default()
-    };
-    Agent::with(scratch, options).await
-}
-
-async fn until_log(agent: &Agent, words: &str) {
-    eventually(|| agent.log(), |log| log.contains(words)).await;
 }
 
 async fn delete_volume(agent: &Agent, id: &str) {
@@ -94,16 +66,11 @@ async fn what_csi_deletes_is_kept_for_the_time_of_its_class_and_no_longer() {
     // A clock that jumps while it runs destroys nothing.
     write(&agent.path("clock"), &in_days(20.0));
     until_deleted(&agent, 19).await;
-    let later = async |agent: &mut Agent, days: f64| {
-        agent.kill();
-        write(&agent.path("clock"), &in_days(days));
-        agent.restart().await;
-    };
-    later(&mut agent, 45.0).await;
+    restart_in(&mut agent, 45.0).await;
     // Longer than it is in doubt of its clock.
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(in_trash(&agent).await.len(), 1);
-    later(&mut agent, 60.0).await;
+    restart_in(&mut agent, 60.0).await;
     until_log(&agent, "volume in the trash destroyed").await;
     assert!(in_trash(&agent).await.is_empty());
 }

@@ -110,6 +110,9 @@ mod thick_copies;
 mod tool;
 #[path = "../black_box/trash.rs"]
 mod trash;
+#[path = "../black_box/trash_clock.rs"]
+mod trash_clock;
+mod trash_ends;
 mod trash_room;
 mod udev;
 #[path = "../black_box/unstaged_kills.rs"]

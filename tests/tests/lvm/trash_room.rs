@@ -31,7 +31,7 @@ async fn filled(agent: &Agent, name: &str, mebibytes: usize) -> String {
     id
 }
 
-async fn names(agent: &Agent) -> Vec<String> {
+pub(crate) async fn names(agent: &Agent) -> Vec<String> {
     let all = in_trash(agent).await.into_iter();
     let mut names: Vec<String> = all.map(|trashed| trashed.name).collect();
     names.sort();

@@ -27,6 +27,13 @@ pub trait Checks {
     /// `InUse` when its device is mounted or open, or when it is being copied.
     async fn check_deletable(&self, id: ImageId) -> Result<()>;
 
+    /// Refuses an image whose deletion would take others with it: a thick volume that has snapshots, unless its class
+    /// deletes those with it.
+    ///
+    /// # Errors
+    /// `Precondition`, and `Busy` while one of them is being deleted.
+    async fn check_unbound(&self, id: ImageId) -> Result<()>;
+
     /// The space that an image uses in its storage, in bytes, if known. Blocks shared with other images count.
     ///
     /// # Errors

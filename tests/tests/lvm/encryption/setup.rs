@@ -53,7 +53,7 @@ pub(crate) fn encryption(key: &Path, previous: &[&Path]) -> String {
 }
 
 /// Whether these bytes are anywhere in a device or file.
-pub(super) fn has_bytes(path: &Path, wanted: &str) -> bool {
+pub(crate) fn has_bytes(path: &Path, wanted: &str) -> bool {
     // What is cached of a device is not what is on it.
     if !fs::metadata(path).unwrap().is_file() {
         run("blockdev", &["--flushbufs", &path.to_string_lossy()]);
@@ -85,7 +85,7 @@ pub(crate) fn mappings() -> Vec<String> {
 }
 
 /// Whether a key file opens a header.
-pub(super) fn opens(device: &Path, key: &Path) -> bool {
+pub(crate) fn opens(device: &Path, key: &Path) -> bool {
     let (device, key) = (device.to_string_lossy(), key.to_string_lossy());
     let words = ["open", "--test-passphrase", &device, "--key-file", &key];
     output("cryptsetup", &words).status.success()

@@ -331,6 +331,11 @@ impl Checks for Directory {
         self.run(move |inner| inner.check_detachable(id)).await
     }
 
+    /// Each image is a file of its own.
+    async fn check_unbound(&self, _: ImageId) -> Result<()> {
+        Ok(())
+    }
+
     async fn usage(&self, id: ImageId) -> Result<Option<u64>> {
         self.run(move |inner| {
             inner.layout.usable(id)?;

@@ -55,6 +55,10 @@ impl Checks for Encrypted {
         self.inner.check_deletable(id).await
     }
 
+    async fn check_unbound(&self, id: ImageId) -> Result<()> {
+        self.inner.check_unbound(id).await
+    }
+
     async fn usage(&self, id: ImageId) -> Result<Option<u64>> {
         self.inner.usage(id).await
     }

@@ -270,6 +270,17 @@ impl Checks for Lvm {
         self.volume_type().check_removable(self, &now, &found)
     }
 
+    async fn check_unbound(&self, id: ImageId) -> Result<()> {
+        let now = self.group.now().await?;
+        match self.find(&now, id) {
+            Some(found) => {
+                let volume_type = self.volume_type();
+                volume_type.check_unbound(self, &now, &found).await
+            }
+            None => Ok(()),
+        }
+    }
+
     async fn usage(&self, id: ImageId) -> Result<Option<u64>> {
         let now = self.group.now().await?;
         let found = self.complete_volume(&now, id)?;

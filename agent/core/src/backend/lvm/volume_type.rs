@@ -154,6 +154,19 @@ pub(super) trait VolumeType: Debug + Send + Sync {
         Ok(())
     }
 
+    /// Refuses a volume whose removal would take snapshots of it along.
+    ///
+    /// # Errors
+    /// `Precondition`, and `Busy` while one of them is being removed.
+    async fn check_unbound(
+        &self,
+        _lvm: &Lvm,
+        _now: &GroupMetadata,
+        _found: &OwnVolume<'_>,
+    ) -> Result<()> {
+        Ok(())
+    }
+
     /// Removes a complete volume or snapshot.
     async fn remove(&self, lvm: &Lvm, found: &OwnVolume<'_>) -> Result<()>;
 

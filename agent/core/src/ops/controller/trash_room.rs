@@ -4,14 +4,14 @@
 //! the whole trash were not enough, without what it shares with others, nothing goes.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
 
 use crate::ops::{Class, Operations, labels, trash::deleted};
 use crate::{
-    Kind, Result,
+    Error, Kind, Result,
     backend::{Image, LabelChange},
     fail,
     types::{Handle, ImageId, ImageKind, Size},
@@ -32,8 +32,17 @@ pub struct TrashWatch {
     since: SystemTime,
     /// Nothing ends by its age before.
     doubted_until: Instant,
+    /// The last look.
+    last: Look,
+}
+
+/// What was said at a look at the trash.
+#[derive(Debug, Default)]
+struct Look {
     /// The volumes of which it was said that they go early.
     announced: BTreeSet<Handle>,
+    /// The volumes that should go and stay, and why.
+    stay: BTreeMap<Handle, String>,
 }
 
 impl Default for TrashWatch {
@@ -43,7 +52,7 @@ impl Default for TrashWatch {
             compared: (now, clock),
             since: clock,
             doubted_until: now + fail::time_lapse(DOUBT),
-            announced: BTreeSet::new(),
+            last: Look::default(),
         }
     }
 }
@@ -105,7 +114,7 @@ impl Operations {
             self.correct_trash(jump, since).await;
         }
         let believes = watch.believes(now);
-        let mut announced = BTreeSet::new();
+        let mut look = Look::default();
         for (class, images) in self.of_each_class(oldest_first).await {
             // A class that cannot be read is reported elsewhere.
             let Ok(images) = images else { continue };
@@ -116,19 +125,62 @@ impl Operations {
             };
             let (over, rest): (Vec<_>, Vec<_>) = images.into_iter().partition(is_over);
             for image in over {
-                self.end(&class, &image).await;
+                self.end(&class, &image, (&watch.last, &mut look)).await;
             }
-            if let Some(image) = self.too_full(&class, rest).await {
-                let handle = self.handle_in(&class, image.id);
-                if watch.announced.contains(&handle) {
-                    self.end(&class, &image).await;
-                } else {
-                    tracing::warn!(trash.id = %handle, class = %class.name, bytes = image.size.bytes(), "class fuller than its trash.maxFill: this volume in its trash is destroyed at the next look, a minute from now; undelete it to keep it");
-                    announced.insert(handle);
-                }
+            if self.is_too_full(&class).await {
+                let looks = (&watch.last, &mut look);
+                self.end_oldest(&class, rest, looks).await;
             }
         }
-        watch.announced = announced;
+        watch.last = look;
+    }
+
+    /// Destroys the oldest image in the trash of a class that is too full, if the last look announced that; otherwise
+    /// announces it. One that cannot be destroyed is not in the way of the next one.
+    async fn end_oldest(
+        self: &Arc<Self>,
+        class: &Class,
+        oldest_first: Vec<Image>,
+        (last, look): (&Look, &mut Look),
+    ) {
+        for image in oldest_first {
+            let handle = self.handle_in(class, image.id);
+            let is_announced = last.announced.contains(&handle);
+            let tried = if is_announced {
+                self.destroy_in_trash(class, image.id).await
+            } else {
+                class.backend.check_unbound(image.id).await
+            };
+            let is_next = tried.is_ok() && !is_announced;
+            if is_next {
+                tracing::warn!(trash.id = %handle, class = %class.name, bytes = image.size.bytes(), "class fuller than its trash.maxFill: this volume in its trash is destroyed at the next look, a minute from now; undelete it to keep it");
+            }
+            if is_next || is_announced {
+                look.announced.insert(handle);
+            }
+            match tried {
+                // What is being deleted makes room.
+                Err(error) if error.kind() != Kind::Busy => {
+                    self.say_that_it_stays(class, &image, (last, look), &error);
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// Says why an image stays that should go, unless the last look has said that.
+    fn say_that_it_stays(
+        &self,
+        class: &Class,
+        image: &Image,
+        (last, look): (&Look, &mut Look),
+        error: &Error,
+    ) {
+        let (handle, why) = (self.handle_in(class, image.id), error.chain());
+        if last.stay.get(&handle) != Some(&why) {
+            tracing::warn!(trash.id = %handle, error = %why, "volume stays in the trash");
+        }
+        look.stay.insert(handle, why);
     }
 
     /// Corrects the times of what was thrown away since then by a clock that has jumped: it stays for as long as its class
@@ -147,21 +199,22 @@ impl Operations {
         }
     }
 
-    /// The oldest image in the trash of a class that is too full.
-    async fn too_full(&self, class: &Class, images: Vec<Image>) -> Option<Image> {
-        let limit = class.trash_policy().max_fill?;
-        let oldest = images.into_iter().next()?;
-        let used = class.backend.utilization().await.ok()?;
-        let fill = used.space.data_percent?;
-        (fill >= limit).then_some(oldest)
+    /// Returns true for a class that is fuller than its trash lets it be.
+    async fn is_too_full(&self, class: &Class) -> bool {
+        let Some(limit) = class.trash_policy().max_fill else {
+            return false;
+        };
+        let used = class.backend.utilization().await;
+        let fill = used.ok().and_then(|used| used.space.data_percent);
+        fill.is_some_and(|fill| fill >= limit)
     }
 
-    async fn end(self: &Arc<Self>, class: &Class, image: &Image) {
+    /// Destroys an image whose time is over.
+    async fn end(self: &Arc<Self>, class: &Class, image: &Image, looks: (&Look, &mut Look)) {
         if let Err(error) = self.destroy_in_trash(class, image.id).await
             && error.kind() != Kind::Busy
         {
-            let handle = self.handle_in(class, image.id);
-            tracing::warn!(trash.id = %handle, error = %error.chain(), "volume stays in the trash");
+            self.say_that_it_stays(class, image, looks, &error);
         }
     }
 

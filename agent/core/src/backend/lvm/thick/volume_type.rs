@@ -139,6 +139,15 @@ impl VolumeType for ThickClass {
         lvm.check_not_copied(now, found.tags.id)
     }
 
+    async fn check_unbound(
+        &self,
+        lvm: &Lvm,
+        now: &GroupMetadata,
+        found: &OwnVolume<'_>,
+    ) -> Result<()> {
+        lvm.check_unbound(now, self, found).await
+    }
+
     async fn changed(
         &self,
         lvm: &Lvm,

@@ -421,6 +421,26 @@ impl Lvm {
         Ok(())
     }
 
+    /// Refuses a volume with snapshots that may not be removed with it. Temporary ones of copies are no reason.
+    pub(crate) async fn check_unbound(
+        &self,
+        now: &GroupMetadata,
+        thick: &Thick,
+        found: &OwnVolume<'_>,
+    ) -> Result<()> {
+        let is_temporary = |snapshot: &&LogicalVolume| {
+            let tags = self.tags_of(snapshot);
+            tags.is_some_and(|tags| tags.is_incomplete && !tags.is_deleting)
+        };
+        let mut snapshots: Vec<&LogicalVolume> = now.snapshots_of(found.volume).collect();
+        snapshots.retain(|snapshot| !is_temporary(snapshot));
+        if snapshots.is_empty() {
+            return Ok(());
+        }
+        self.check_snapshots(now, thick, found.tags.id, &snapshots)
+            .await
+    }
+
     /// Refuses unless the snapshots of a volume may be removed with it.
     pub(crate) async fn check_snapshots(
         &self,
