@@ -2,15 +2,17 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, thread, time::Duration};
 
-use drumlin_proto::csi::v1::{ListVolumesRequest, ProbeRequest};
+use drumlin_proto::csi::v1::{
+    ListVolumesRequest, ProbeRequest, controller_client::ControllerClient,
+};
 use drumlin_tests::{
     agent::{Agent, Options, Volumes},
     does_not_apply,
     programs::run,
-    requests::{create, delete, raw},
+    requests::{create, create_group, delete, delete_group, delete_snapshot, raw, snapshot},
     storage::{Scratch, lvm},
 };
-use tonic::Code;
+use tonic::{Code, transport::Channel};
 
 use crate::{
     concurrent_tools::node_of,
@@ -296,4 +298,42 @@ async fn a_udevd_that_is_busy_is_waited_for() {
     later.join().unwrap();
     ok(answer);
     serves(&agent).await;
+}
+
+/// `onGroupDelete: cascade` deletes all members or none.
+#[tokio::test]
+async fn a_group_with_a_volume_that_has_snapshots_keeps_all_its_volumes() {
+    let scratch = Scratch::new();
+    let class = format!("thick: {{volumeGroup: {}}}", scratch.volume_group(60));
+    let config = format!("onGroupDelete: cascade\nclasses: [{{name: default, {class}}}]\n");
+    let options = Options {
+        config: Some(config),
+        ..Options::default()
+    };
+    let agent = Agent::with(scratch, options).await;
+    let mut controller = agent.controller();
+    let mut ids = Vec::new();
+    for name in ["a", "b", "c"] {
+        ids.push(volume(&agent, name, 4, &raw()).await);
+    }
+    // The last one that would be deleted.
+    ids.sort();
+    let taken = controller.create_snapshot(snapshot("s", &ids[2])).await;
+    let taken = ok(taken).snapshot.unwrap().snapshot_id;
+    let mut groups = agent.groups();
+    let made = groups.create_volume_group(create_group("g", ids)).await;
+    let volume_group_id = ok(made).volume_group.unwrap().volume_group_id;
+    let request = delete_group(&volume_group_id);
+    let refusal = groups.delete_volume_group(request.clone()).await;
+    let why = refused(refusal, Code::FailedPrecondition);
+    assert!(why.contains(&taken), "{why}");
+    let mut controller = agent.controller();
+    let count = async |controller: &mut ControllerClient<Channel>| {
+        let listed = controller.list_volumes(ListVolumesRequest::default()).await;
+        ok(listed).entries.len()
+    };
+    assert_eq!(count(&mut controller).await, 3);
+    ok(controller.delete_snapshot(delete_snapshot(&taken)).await);
+    ok(groups.delete_volume_group(request).await);
+    assert_eq!(count(&mut controller).await, 0);
 }

@@ -347,7 +347,11 @@ impl Operations {
             found.check_deletable()?;
             if found.healthy().is_ok() {
                 found.check_unmounted().await?;
-                found.class.backend.check_deletable(found.image.id).await?;
+                let backend = &found.class.backend;
+                backend.check_deletable(found.image.id).await?;
+                if !found.goes_to_trash() {
+                    backend.check_unbound(found.image.id).await?;
+                }
             }
         }
         for found in volumes.0.values() {
