@@ -144,7 +144,12 @@ impl Encrypted {
             return Ok(());
         }
         luks::check_program()?;
-        settings.current.check()
+        let checked = settings.current.check();
+        checked.map_err(|error| {
+            let class = &self.settings.class;
+            let message = format!("class {class} has no key for new volumes");
+            Error::new(error.kind(), message).because(error)
+        })
     }
 
     /// Closes the mapping of an image that is going to change behind it, if it is encrypted.

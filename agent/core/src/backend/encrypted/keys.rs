@@ -208,7 +208,7 @@ fn credential(name: &str) -> Result<PathBuf> {
         Error::new(
             Kind::Precondition,
             format!(
-                "could not get credential {name}: the agent has no credentials ({CREDENTIALS} is not set); add LoadCredential= or LoadCredentialEncrypted= to its unit"
+                "could not get the key of credential {name}: the agent has no credentials ({CREDENTIALS} is not set); add LoadCredential= or LoadCredentialEncrypted= to its unit"
             ),
         )
     })?;
