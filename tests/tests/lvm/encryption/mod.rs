@@ -6,3 +6,4 @@ mod kills;
 mod life;
 mod rotation;
 pub(crate) mod setup;
+mod trash;

@@ -38,12 +38,12 @@ fn writer(directory: &str) -> (Arc<AtomicBool>, Arc<AtomicU64>, std::thread::Joi
 }
 
 /// Has the running agent read its configuration again.
-fn reload(agent: &Agent, config: &str) {
+pub(super) fn reload(agent: &Agent, config: &str) {
     write(&agent.path("config.yaml"), config);
     agent.signal(Signal::SIGHUP);
 }
 
-async fn until_only(below: &Path, new: &Path, old: &Path) {
+pub(super) async fn until_only(below: &Path, new: &Path, old: &Path) {
     eventually(
         || (opens(below, new), opens(below, old)),
         |both| *both == (true, false),
