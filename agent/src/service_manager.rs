@@ -67,6 +67,11 @@ impl ServiceManager {
         }
     }
 
+    /// The agent has this status.
+    pub(crate) fn show(self, status: &str) {
+        self.tell(&[NotifyState::Status(status)]);
+    }
+
     /// The agent serves, with this status.
     pub(crate) fn reloaded(self, status: &str) {
         self.tell(&[NotifyState::Ready, NotifyState::Status(status)]);

@@ -117,11 +117,13 @@ impl ClassReload {
         if !has_changed && reason == Reason::FileChanged {
             return;
         }
+        let status = self.apply().await;
         let manager = ServiceManager::of_environment();
-        if reason == Reason::Requested {
-            manager.reloading();
+        match reason {
+            Reason::Requested => manager.reloaded(&status),
+            // It is not the end of a reload that was requested meanwhile.
+            Reason::FileChanged => manager.show(&status),
         }
-        manager.reloaded(&self.apply().await);
     }
 
     /// Applies what can be applied of the configuration; returns in one line what was.

@@ -22,7 +22,7 @@ use crate::{
     metrics::{AgentState, Metrics, Publisher},
     registration::{self, Registrar},
     server::{self, Offer},
-    service_manager::Service,
+    service_manager::{Service, ServiceManager},
     socket::Socket,
     telemetry::{self, Exporter},
     trash,
@@ -43,7 +43,7 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
     raise_limits();
     let _lock = StateLock::take(&config.state_dir)?;
     // Before the first operation: from here on a signal shuts the agent down in order.
-    let signals = Signals::new()?;
+    let signals = Signals::new()?.telling(ServiceManager::of_environment());
     let (sockets, listeners) = bind(&config)?;
     let publisher = Publisher::bind(&config.metrics).await?;
     let (settings, cluster) = reconciling(&config, &arguments);

@@ -9,6 +9,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use crate::service_manager::ServiceManager;
+
 /// The installed signal handlers.
 pub(crate) struct Signals {
     terminate: Signal,
@@ -16,6 +18,8 @@ pub(crate) struct Signals {
     hang_up: Signal,
     /// Sent when another process opens a file with a lease of this process; the default action would kill the process.
     lease: Signal,
+    /// Who is told of a reload when it is requested; none of those that never end one.
+    manager: ServiceManager,
 }
 
 impl Signals {
@@ -27,7 +31,14 @@ impl Signals {
             interrupt: listen(SignalKind::interrupt())?,
             hang_up: listen(SignalKind::hangup())?,
             lease: listen(SignalKind::io())?,
+            manager: ServiceManager::Absent,
         })
+    }
+
+    /// Has the service manager told of a reload by the time of its request, however busy those are that carry it out:
+    /// systemd waits for its end only if it knows of it when `ExecReload=` has run. Who follows requests tells that end.
+    pub(crate) fn telling(self, manager: ServiceManager) -> Self {
+        Self { manager, ..self }
     }
 
     /// The first SIGTERM or SIGINT starts a graceful shutdown, the second one exits immediately. SIGHUP notifies
@@ -39,6 +50,7 @@ impl Signals {
                 _ = self.interrupt.recv() => {}
                 _ = self.lease.recv() => continue,
                 _ = self.hang_up.recv() => {
+                    self.manager.reloading();
                     for waiting in &hang_up {
                         waiting.notify_one();
                     }

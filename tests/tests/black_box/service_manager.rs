@@ -2,9 +2,11 @@
 
 use std::{
     os::unix::net::UnixDatagram,
+    path::Path,
     time::{Duration, Instant},
 };
 
+use drumlin_proto::csi::v1::CreateVolumeRequest;
 use drumlin_tests::{
     agent::{Agent, Options, PATIENCE, eventually, write},
     programs::{output, run},
@@ -113,6 +115,52 @@ async fn a_service_manager_is_told_of_readiness_reloads_and_the_stop() {
     agent.signal(Signal::SIGTERM);
     manager.until(&["STOPPING=1"]);
     assert_eq!(agent.wait().await.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_is_told_at_once_while_the_changed_file_is_waited_for() {
+    let scratch = Scratch::new();
+    let (manager, environment) = Manager::new(&scratch);
+    let options = Options {
+        environment,
+        ..Options::of_directory(&scratch.directory("images"))
+    };
+    let agent = Agent::with(scratch, options).await;
+    manager.until(&["READY=1"]);
+    let more = agent.scratch.directory("more");
+    let class = |name: &str, path: &Path| {
+        format!(
+            "- {{name: {name}, directory: {{path: {}}}}}\n",
+            path.display()
+        )
+    };
+    let classes = [
+        class("default", &agent.path("images")),
+        class("more", &more),
+    ];
+    let config = format!(
+        "classes:\n{}{}",
+        classes[0].replace("default,", "default, default: true,"),
+        classes[1]
+    );
+    write(&agent.path("config.yaml"), &config);
+    // In the time that a change of the file may take to be complete.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    agent.signal(Signal::SIGHUP);
+    // Who waits for the end of the reload has to know of it before anything else.
+    let first = loop {
+        let told = manager.next(PATIENCE).unwrap();
+        if told != "WATCHDOG=1\n" {
+            break told;
+        }
+    };
+    assert!(first.starts_with("RELOADING=1"), "{first}");
+    manager.until(&["READY=1\n", "STATUS=configuration read again\n"]);
+    let request = CreateVolumeRequest {
+        parameters: [("class".to_owned(), "more".to_owned())].into(),
+        ..create("v", 4, &mounted("ext4"))
+    };
+    agent.controller().create_volume(request).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
