@@ -86,6 +86,7 @@ mod progress;
 mod prune;
 mod raw_copies;
 mod reclaim;
+mod refused_calls;
 mod registration;
 mod required_fields;
 mod restore_command;

@@ -22,14 +22,14 @@ use crate::{
 };
 
 /// A reconciler that reaches its agent through a relay.
-struct Reconciler {
-    agent: Agent,
-    relay: Relay,
+pub(crate) struct Reconciler {
+    pub(crate) agent: Agent,
+    pub(crate) relay: Relay,
     child: Child,
 }
 
 impl Reconciler {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let agent = Agent::start().await;
         let relay = Relay::start(agent.path("relay.sock"), &agent.socket());
         let child = reconcile(&agent, relay.socket(), &[]);
@@ -40,13 +40,13 @@ impl Reconciler {
         }
     }
 
-    fn write(&self, file: &str, documents: &[String]) {
+    pub(crate) fn write(&self, file: &str, documents: &[String]) {
         let path = self.agent.path("manifests").join(file);
         write(&path, &documents.join("---\n"));
     }
 
     /// Waits until the line of an object has all of these words.
-    async fn until(&self, object: &str, words: &[&str]) {
+    pub(crate) async fn until(&self, object: &str, words: &[&str]) {
         let is_shown = |(table, _): &(String, i32)| {
             let mut lines = table.lines();
             let line = lines.find(|line| line.split_whitespace().any(|word| word == object));
