@@ -63,6 +63,7 @@ mod list_cache;
 mod lost_state;
 mod manifest_group_snapshots;
 mod manifest_groups;
+mod manifest_polling;
 mod manifest_power_cut;
 mod manifest_schedules;
 mod manifests;
