@@ -10,6 +10,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod credential;
 mod limited;
 mod monitored;
 mod packaged;
@@ -57,6 +58,7 @@ async fn main() -> ExitCode {
     step("used", started::use_it(kills)).await;
     step("monitored", monitored.check()).await;
     step("limited", limited::check()).await;
+    step("credential", credential::check()).await;
     step("reboot", rebooted::prepare()).await;
     ExitCode::from(REBOOT)
 }
