@@ -2,6 +2,7 @@
 
 use std::{fs::OpenOptions, io::Write, time::Duration};
 
+use drumlin_proto::drumlin::v1::DestroyTrashedVolumeRequest;
 use drumlin_tests::{
     agent::{Agent, Volumes, eventually},
     does_not_apply,
@@ -183,4 +184,37 @@ async fn what_has_snapshots_stays_and_is_not_in_the_way_of_what_goes() {
     eventually(|| destroyed(&agent), |destroyed| *destroyed == 2).await;
     assert_eq!(names(&agent).await, [""; 0]);
     assert_eq!(trashed(&agent), 0);
+}
+
+#[tokio::test]
+async fn what_is_being_wiped_makes_room_and_nothing_goes_in_vain_meanwhile() {
+    let scratch = Scratch::new();
+    let group = scratch.volume_group(150);
+    let class = format!("thick: {{volumeGroup: {group}}}, trash: {{keep: 30d, maxFill: 75%}}");
+    let config = format!("classes: [{{name: default, {class}}}]\n");
+    let mut agent = agent_with(scratch, config).await;
+    thrown_away(&agent, "gone", 130).await;
+    let trash_id = in_trash(&agent).await.remove(0).trash_id;
+    thrown_away(&agent, "kept", 40).await;
+    // Each part of a wipe takes a second longer.
+    let pausing = agent.options().clone().pausing_at("thick.wipe.step");
+    agent.kill();
+    agent.restart_with(pausing).await;
+    let mut client = agent.trash();
+    let request = DestroyTrashedVolumeRequest { trash_id };
+    let destroying = tokio::spawn(async move { client.destroy_trashed_volume(request).await });
+    while names(&agent).await != ["kept"] {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let filler = ["-q", "-y", "-W", "n", "-n", "filler", "-L", "70M", &group];
+    lvm("lvcreate", &filler);
+    assert!(!destroying.is_finished(), "it is still wiped");
+    ok(destroying.await.unwrap());
+    looks_pass().await;
+    assert_eq!(names(&agent).await, ["kept"]);
+    let log = agent.log();
+    assert!(
+        !log.contains("class fuller than its trash.maxFill"),
+        "{log}"
+    );
 }

@@ -199,14 +199,15 @@ impl Operations {
         }
     }
 
-    /// Returns true for a class that is fuller than its trash lets it be.
+    /// Returns true for a class that is fuller than its trash lets it be, and stays so when what is being deleted is gone.
     async fn is_too_full(&self, class: &Class) -> bool {
         let Some(limit) = class.trash_policy().max_fill else {
             return false;
         };
         let used = class.backend.utilization().await;
-        let fill = used.ok().and_then(|used| used.space.data_percent);
-        fill.is_some_and(|fill| fill >= limit)
+        let space = used.map(|used| used.space).unwrap_or_default();
+        let fill = space.data_percent;
+        fill.is_some_and(|fill| fill.saturating_sub(space.leaving_percent) >= limit)
     }
 
     /// Destroys an image whose time is over.
