@@ -90,10 +90,12 @@ impl HeldClass {
 impl ClassKeeper {
     /// Keeps the classes of `plan`, and what was retired before.
     pub(crate) fn new(plan: ClassPlan, source: LabelSource, state_dir: &Path) -> Self {
-        let record = ClassRecord::load(state_dir).unwrap_or_else(|error| {
+        let mut record = ClassRecord::load(state_dir).unwrap_or_else(|error| {
             tracing::error!(error = %format!("{error:#}"), "record of the classes not read; retired classes that the configuration has no more are missing");
             ClassRecord::default()
         });
+        let saved = record.clone();
+        record.configured = configured(&plan, &record);
         let mut retired = Vec::new();
         for definition in &record.retired {
             match plan.build(definition) {
@@ -110,7 +112,7 @@ impl ClassKeeper {
             plan,
             source,
             state_dir: state_dir.to_owned(),
-            saved: record.clone(),
+            saved,
             record,
             open: Vec::new(),
             retired,
@@ -152,6 +154,14 @@ impl ClassKeeper {
         self.set()
     }
 
+    /// Refuses a plan of a configuration file that names no class any more.
+    ///
+    /// # Errors
+    /// As those of [`ClassRecord::check`].
+    pub(crate) fn check(&self, plan: &ClassPlan, file: &Path) -> anyhow::Result<()> {
+        self.record.check(plan, file)
+    }
+
     /// Returns true if a class waits for its last image to be deleted.
     pub(crate) fn has_retired(&self) -> bool {
         !self.retired.is_empty()
@@ -168,6 +178,7 @@ impl ClassKeeper {
             self.record.node_labels = Some(labels);
         }
         if let Some(plan) = plan {
+            self.record.configured = configured(&plan, &self.record);
             self.plan = plan;
         }
         let mut choice = self.choose();
@@ -344,6 +355,7 @@ impl ClassKeeper {
         let record = ClassRecord {
             node_labels: self.record.node_labels.clone(),
             retired: retired.collect(),
+            configured: self.record.configured.clone(),
         };
         if record != self.saved {
             match record.save(&self.state_dir) {
@@ -354,6 +366,19 @@ impl ClassKeeper {
             }
         }
         self.record = record;
+    }
+}
+
+/// The classes that the file names in this plan, or did when it named some last.
+fn configured(plan: &ClassPlan, before: &ClassRecord) -> Vec<ClassName> {
+    if plan.is_of_file() {
+        plan.classes()
+            .iter()
+            .map(FileClass::name)
+            .cloned()
+            .collect()
+    } else {
+        before.configured.clone()
     }
 }
 

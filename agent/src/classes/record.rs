@@ -2,11 +2,12 @@
 
 use std::{fs, io, path::Path};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
+use drumlin_core::types::ClassName;
 use drumlin_reconciler::state_file;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{FileClass, Labels};
+use crate::config::{ClassPlan, FileClass, Labels};
 
 /// The file in the state directory.
 const FILE: &str = "classes.json";
@@ -21,6 +22,9 @@ pub(crate) struct ClassRecord {
     /// The retired classes, which the configuration need not have any more.
     #[serde(default)]
     pub(crate) retired: Vec<FileClass>,
+    /// The classes that the configuration file named when it named some last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) configured: Vec<ClassName>,
 }
 
 impl ClassRecord {
@@ -35,6 +39,24 @@ impl ClassRecord {
             text => text.with_context(|| format!("could not read {}", path.display()))?,
         };
         serde_json::from_str(&text).with_context(|| format!("could not read {}", path.display()))
+    }
+
+    /// Refuses the plan of a configuration file that names no class, where one was named before: a file that was cut off
+    /// would have volumes of the agent's own class made in place of theirs, and theirs not found.
+    ///
+    /// # Errors
+    /// What the file has lost, and how to do without it.
+    pub(crate) fn check(&self, plan: &ClassPlan, file: &Path) -> anyhow::Result<()> {
+        if plan.is_of_file() || self.configured.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<&str> = self.configured.iter().map(ClassName::as_str).collect();
+        bail!(
+            "config file {}: it names no class, but before it named {}: restore it; or, to go on with the class that an agent without classes has, name that: {}",
+            file.display(),
+            names.join(", "),
+            plan.in_words()
+        )
     }
 
     /// Writes the record.

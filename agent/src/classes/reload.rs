@@ -1,6 +1,6 @@
 //! Follows the configuration file and the labels of the Node.
 //!
-//! **Invariant:** a file that is not valid changes nothing.
+//! **Invariant:** a file that is not valid, or that has lost all of its classes, changes nothing.
 
 use std::{
     fs,
@@ -126,9 +126,18 @@ impl ClassReload {
         }
     }
 
+    /// Loads the configuration, if it is one that a running agent can have.
+    fn load(&self) -> anyhow::Result<Config> {
+        let config = Config::load(&self.arguments)?;
+        if let Some(file) = &self.file {
+            self.keeper.check(&config.classes, &file.path)?;
+        }
+        Ok(config)
+    }
+
     /// Applies what can be applied of the configuration; returns in one line what was.
     async fn apply(&mut self) -> String {
-        let config = match Config::load(&self.arguments) {
+        let config = match self.load() {
             Ok(config) => config,
             Err(error) => {
                 let error = format!("{error:#}");

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{cluster_member::ClusterMember, hooks::HOOKS, signals::Signals};
 use crate::{
-    classes::{ClassKeeper, ClassReload, LabelSource, Reloads},
+    classes::{ClassKeeper, ClassRecord, ClassReload, LabelSource, Reloads},
     cli::AgentArguments,
     config::{Config, Kubelet},
     limits,
@@ -42,6 +42,7 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
     check_host()?;
     raise_limits();
     let _lock = StateLock::take(&config.state_dir)?;
+    check_classes(&config, &arguments)?;
     // Before the first operation: from here on a signal shuts the agent down in order.
     let signals = Signals::new()?.telling(ServiceManager::of_environment());
     let (sockets, listeners) = bind(&config)?;
@@ -126,6 +127,15 @@ fn tell_manager(
     let service = Service::new(endpoint.path(), &status)?;
     let scanned = reconciler.and_then(Reconciler::scanned);
     Ok(tokio::spawn(service.run(scanned, stop.clone())))
+}
+
+/// Refuses a configuration file that has lost its classes. A record that cannot be read refuses nothing.
+fn check_classes(config: &Config, arguments: &AgentArguments) -> anyhow::Result<()> {
+    let record = ClassRecord::load(&config.state_dir).unwrap_or_default();
+    match &arguments.config {
+        Some(file) => record.check(&config.classes, file),
+        None => Ok(()),
+    }
 }
 
 /// The settings of the reconciler, if a source of objects is configured, and the cluster, if that is one.

@@ -24,18 +24,18 @@ use crate::{
 };
 
 /// A class over a directory, `more` beside it.
-fn class(name: &str, path: &Path, more: &str) -> String {
+pub(crate) fn class(name: &str, path: &Path, more: &str) -> String {
     let path = path.display();
     format!("- {{name: {name}, directory: {{path: {path}}}{more}}}\n")
 }
 
 /// A file with these classes.
-fn file(classes: &[String]) -> String {
+pub(crate) fn file(classes: &[String]) -> String {
     format!("classes:\n{}", classes.concat())
 }
 
 /// An agent with a directory `b`, and one class `a`.
-async fn agent_with(more: &str, classes: impl Fn(&Path, &Path) -> Vec<String>) -> Agent {
+pub(crate) async fn agent_with(more: &str, classes: impl Fn(&Path, &Path) -> Vec<String>) -> Agent {
     let scratch = Scratch::new();
     let (a, b) = (scratch.directory("a"), scratch.directory("b"));
     let options = Options {
@@ -49,12 +49,12 @@ fn only_a(a: &Path, _: &Path) -> Vec<String> {
     vec![class("a", a, ", default: true")]
 }
 
-fn both(a: &Path, b: &Path) -> Vec<String> {
+pub(crate) fn both(a: &Path, b: &Path) -> Vec<String> {
     vec![class("a", a, ", default: true"), class("b", b, "")]
 }
 
 /// Replaces the file of an agent, as editors and configuration management do.
-fn rewrite(agent: &Agent, text: &str) {
+pub(crate) fn rewrite(agent: &Agent, text: &str) {
     write(&agent.path("config.yaml"), text);
 }
 
@@ -71,7 +71,7 @@ fn names(classes: &[DeviceClass]) -> String {
 }
 
 /// Waits until an agent has these classes; returns them.
-async fn until(watch: &mut Watch, wanted: &str) -> Vec<DeviceClass> {
+pub(crate) async fn until(watch: &mut Watch, wanted: &str) -> Vec<DeviceClass> {
     loop {
         let classes = watch.next().await.unwrap();
         if names(&classes) == wanted {
@@ -80,14 +80,14 @@ async fn until(watch: &mut Watch, wanted: &str) -> Vec<DeviceClass> {
     }
 }
 
-fn in_class(class: &str, name: &str) -> CreateVolumeRequest {
+pub(crate) fn in_class(class: &str, name: &str) -> CreateVolumeRequest {
     CreateVolumeRequest {
         parameters: [("class".to_owned(), class.to_owned())].into(),
         ..create(name, 20, &mounted("ext4"))
     }
 }
 
-async fn made(agent: &Agent, request: CreateVolumeRequest) -> Volume {
+pub(crate) async fn made(agent: &Agent, request: CreateVolumeRequest) -> Volume {
     let answer = agent.controller().create_volume(request).await;
     ok(answer).volume.unwrap()
 }
@@ -109,7 +109,7 @@ async fn listed(agent: &Agent) -> Vec<String> {
 }
 
 /// Waits until the log has a line with all these words.
-async fn until_logged(agent: &Agent, words: &[&str]) {
+pub(crate) async fn until_logged(agent: &Agent, words: &[&str]) {
     let has = |log: &String| {
         let mut lines = log.lines();
         lines.any(|line| words.iter().all(|word| line.contains(word)))

@@ -23,6 +23,7 @@ mod classes;
 mod clean_copies;
 mod colours;
 mod concurrency;
+mod configuration_file;
 mod content;
 mod controller_arguments;
 mod csi_pre_v1_calls;

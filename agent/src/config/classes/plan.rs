@@ -21,6 +21,15 @@ pub(crate) struct ClassPlan {
     nodes: Nodes,
     classes: Vec<FileClass>,
     labels: Labels,
+    origin: Origin,
+}
+
+/// Where the classes are from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    File,
+    /// The file names none.
+    BuiltIn,
 }
 
 impl ClassPlan {
@@ -34,9 +43,12 @@ impl ClassPlan {
         labels: Labels,
         state_dir: &Path,
     ) -> anyhow::Result<Self> {
-        if classes.is_empty() {
+        let origin = if classes.is_empty() {
             classes.push(FileClass::built_in(state_dir)?);
-        }
+            Origin::BuiltIn
+        } else {
+            Origin::File
+        };
         for class in &mut classes {
             class.create_in(state_dir);
         }
@@ -55,7 +67,25 @@ impl ClassPlan {
             nodes,
             classes,
             labels,
+            origin,
         })
+    }
+
+    /// Returns true if the file names the classes.
+    pub(crate) fn is_of_file(&self) -> bool {
+        self.origin == Origin::File
+    }
+
+    /// The classes over directories as the file would name them.
+    pub(crate) fn in_words(&self) -> String {
+        let words = self.classes.iter().filter_map(|class| {
+            let path = class.directory()?.display();
+            Some(format!(
+                "{{name: {}, directory: {{path: {path}}}}}",
+                class.name()
+            ))
+        });
+        format!("`classes: [{}]`", words.collect::<Vec<_>>().join(", "))
     }
 
     /// The classes, the default ones first.

@@ -1,0 +1,119 @@
+//! A configuration file that is cut off, wrong, or applied in part: what is done, and what is said of it.
+
+use std::fs;
+
+use drumlin_tests::{
+    agent::{Agent, Options, eventually, write},
+    requests::{create, raw},
+    storage::Scratch,
+};
+use nix::sys::signal::Signal;
+
+use crate::{
+    class_changes::{agent_with, both, file, in_class, made, rewrite, until, until_logged},
+    classes::Watch,
+    helpers::text,
+};
+
+/// Files that have lost their classes, and what else they have.
+const CUT_OFF: [(&str, &str); 5] = [
+    ("empty", ""),
+    ("blank", "\n \n"),
+    ("comments alone", "# classes:\n# - {name: a}\n"),
+    ("other keys alone", "nodeLabels: {disk: nvme}\n"),
+    ("an empty list", "classes: []\n"),
+];
+
+/// Why an agent with the state and the file of this one, which does not run, does not start.
+fn start_refused(agent: &Agent) -> String {
+    let (state, config, socket) = (
+        text(agent.path("state")),
+        text(agent.path("config.yaml")),
+        text(agent.socket()),
+    );
+    agent.complaint(&[
+        "agent",
+        "--node=node-a",
+        &format!("--state-dir={state}"),
+        &format!("--config={config}"),
+        &format!("--endpoint={socket}"),
+    ])
+}
+
+#[tokio::test]
+async fn a_file_that_has_lost_its_classes_is_refused_by_a_reload_and_by_a_start() {
+    let mut agent = agent_with("", both).await;
+    let classes = file(&both(&agent.path("a"), &agent.path("b")));
+    let mut watch = Watch::begin(&agent, 1).await;
+    until(&mut watch, "a b").await;
+    let why = "config.yaml: it names no class, but before it named a, b: ";
+    let cure = format!(
+        "`classes: [{{name: default, directory: {{path: {}}}}}]`",
+        text(agent.path("state/images"))
+    );
+    for (what, cut_off) in CUT_OFF {
+        let refused = || agent.log().matches(why).count();
+        let before = refused();
+        rewrite(&agent, cut_off);
+        agent.signal(Signal::SIGHUP);
+        until_logged(&agent, &["ERROR", "configuration not applied", why, &cure]).await;
+        eventually(refused, |now| *now > before).await;
+        made(&agent, in_class("b", what)).await;
+        let default = made(&agent, create(&format!("{what} in a"), 20, &raw())).await;
+        assert!(default.volume_id.contains("/a/"), "{what}: {default:?}");
+    }
+    assert!(!agent.path("state/images").exists());
+
+    agent.kill();
+    for (what, cut_off) in CUT_OFF {
+        write(&agent.path("config.yaml"), cut_off);
+        let said = start_refused(&agent);
+        assert!(said.contains(why) && said.contains(&cure), "{what}: {said}");
+    }
+    // As the error says.
+    let said = start_refused(&agent);
+    let (_, line) = said.split_once('`').unwrap();
+    let (line, _) = line.split_once('`').unwrap();
+    agent
+        .restart_with(Options {
+            config: Some(format!("{line}\n")),
+            ..Options::default()
+        })
+        .await;
+    let mut watch = Watch::begin(&agent, 1).await;
+    until(&mut watch, "default").await;
+    agent.kill();
+    agent
+        .restart_with(Options {
+            config: Some(classes),
+            ..Options::default()
+        })
+        .await;
+    let mut watch = Watch::begin(&agent, 1).await;
+    until(&mut watch, "a b").await;
+}
+
+#[tokio::test]
+async fn an_agent_that_never_had_classes_starts_with_an_empty_file_and_is_given_some_later() {
+    let options = Options {
+        config: Some("# classes:\nnodeLabels: {disk: nvme}\n".to_owned()),
+        ..Options::default()
+    };
+    let mut agent = Agent::with(Scratch::new(), options).await;
+    fs::write(agent.path("config.yaml"), "").unwrap();
+    agent.signal(Signal::SIGHUP);
+    until_logged(&agent, &["configuration read again"]).await;
+    agent.kill();
+    let config = Some("# classes:\n".to_owned());
+    agent
+        .restart_with(Options {
+            config,
+            ..Options::default()
+        })
+        .await;
+    let mut watch = Watch::begin(&agent, 1).await;
+    until(&mut watch, "default").await;
+    let (a, b) = (agent.scratch.directory("a"), agent.scratch.directory("b"));
+    rewrite(&agent, &file(&both(&a, &b)));
+    until(&mut watch, "a b").await;
+}
