@@ -98,11 +98,11 @@ impl ClassKeeper {
         record.configured = configured(&plan, &record);
         let mut retired = Vec::new();
         for definition in &record.retired {
-            match plan.build(definition) {
-                Ok(class) => retired.push(HeldClass {
-                    definition: definition.clone(),
-                    class,
-                }),
+            let mut definition = definition.clone();
+            // As the configuration has it: otherwise its storage would be another one when it comes back.
+            definition.create_in(state_dir);
+            match plan.build(&definition) {
+                Ok(class) => retired.push(HeldClass { definition, class }),
                 Err(error) => {
                     tracing::error!(class = %definition.name(), error = %format!("{error:#}"), "retired class cannot be used");
                 }

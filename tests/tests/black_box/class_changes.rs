@@ -186,7 +186,7 @@ async fn a_class_that_leaves_the_file_serves_its_volumes_until_the_last_is_delet
 
 #[tokio::test]
 async fn a_retired_class_that_comes_back_takes_volumes_again() {
-    let agent = agent_with("", both).await;
+    let mut agent = agent_with("", both).await;
     let (a, b) = (agent.path("a"), agent.path("b"));
     let mut watch = Watch::begin(&agent, 1).await;
     until(&mut watch, "a b").await;
@@ -197,6 +197,15 @@ async fn a_retired_class_that_comes_back_takes_volumes_again() {
     until(&mut watch, "a b").await;
     made(&agent, in_class("b", "w")).await;
     assert_eq!(listed(&agent).await.len(), 2);
+
+    // The same by a start.
+    rewrite(&agent, &file(&only_a(&a, &b)));
+    until(&mut watch, "a (b)").await;
+    agent.kill();
+    agent.restart().await;
+    let mut watch = Watch::begin(&agent, 1).await;
+    until(&mut watch, "a b").await;
+    made(&agent, in_class("b", "x")).await;
 }
 
 #[tokio::test]

@@ -85,8 +85,8 @@ impl FileClass {
         })
     }
 
-    /// Has its directory created when it is missing, if it lies directly in the state directory.
-    pub(super) fn create_in(&mut self, state_dir: &Path) {
+    /// Has its directory created when it is missing, if it lies directly in the state directory, and remembered there.
+    pub(crate) fn create_in(&mut self, state_dir: &Path) {
         if let Some(directory) = &mut self.directory {
             directory.create_in(state_dir);
         }
