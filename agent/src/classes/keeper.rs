@@ -53,6 +53,10 @@ pub(crate) struct ClassKeeper {
     open: Vec<HeldClass>,
     retired: Vec<HeldClass>,
     unread: Vec<ClassName>,
+    /// Changed settings of classes that have volumes, such as `class a: directory.path`: a restart applies them.
+    refused: Vec<String>,
+    /// Changed settings beside the classes, which a restart applies.
+    fixed: Vec<String>,
 }
 
 impl HeldClass {
@@ -117,6 +121,8 @@ impl ClassKeeper {
             open: Vec::new(),
             retired,
             unread: Vec::new(),
+            refused: Vec::new(),
+            fixed: Vec::new(),
         }
     }
 
@@ -128,7 +134,7 @@ impl ClassKeeper {
         self.retired
             .retain(|held| !open.iter().any(|open| open.class.is(&held.class)));
         for definition in choice.changed {
-            tell_changed(definition.name());
+            self.refuse(&definition);
         }
         for definition in choice.elsewhere {
             if self.held(definition.name()).is_some() {
@@ -167,6 +173,22 @@ impl ClassKeeper {
         !self.retired.is_empty()
     }
 
+    /// Notes the changed settings beside the classes, which a restart applies.
+    pub(crate) fn note_fixed(&mut self, keys: Vec<String>) {
+        self.fixed = keys;
+    }
+
+    /// The changes of the configuration that are not applied.
+    pub(crate) fn unapplied(&self) -> Vec<String> {
+        self.fixed.iter().chain(&self.refused).cloned().collect()
+    }
+
+    /// The names of the retired classes.
+    pub(crate) fn retired(&self) -> Vec<String> {
+        let names = self.retired.iter().map(|held| &held.class.name);
+        names.map(ToString::to_string).collect()
+    }
+
     /// Follows a plan, or the labels of the Node.
     pub(crate) async fn follow(
         &mut self,
@@ -181,6 +203,7 @@ impl ClassKeeper {
             self.record.configured = configured(&plan, &self.record);
             self.plan = plan;
         }
+        self.refused.clear();
         let mut choice = self.choose();
         let replaced = self.replaceable(operations, &mut choice).await;
         self.tell(&choice);
@@ -260,22 +283,22 @@ impl ClassKeeper {
 
     /// The classes whose storage is to be replaced and that hold nothing. The others stay as they are.
     async fn replaceable(
-        &self,
+        &mut self,
         operations: &Arc<Operations>,
         choice: &mut Choice,
     ) -> Vec<FileClass> {
         let mut replaceable = Vec::new();
         for definition in std::mem::take(&mut choice.changed) {
-            let Some(held) = self.held(definition.name()) else {
+            let Some(held) = self.held(definition.name()).cloned() else {
                 continue;
             };
             if let Ok(Occupancy::Empty) = operations.occupancy(&held.class).await {
                 replaceable.push(definition);
                 continue;
             }
-            tell_changed(definition.name());
+            self.refuse(&definition);
             let is_open = self.open.iter().any(|open| open.class.is(&held.class));
-            choice.open.extend(is_open.then(|| held.clone()));
+            choice.open.extend(is_open.then_some(held));
         }
         replaceable
     }
@@ -290,7 +313,7 @@ impl ClassKeeper {
             let index = retired.position(|held| held.class.name == *definition.name());
             if let Some(index) = index {
                 // A volume was created in it just before.
-                tell_changed(definition.name());
+                self.refuse(&definition);
                 self.open.push(self.retired.remove(index));
             } else if let Some(held) = self.build(&definition) {
                 tracing::info!(class = %definition.name(), "class added");
@@ -298,6 +321,22 @@ impl ClassKeeper {
             }
         }
         operations.set_classes(self.set()).await;
+    }
+
+    /// Notes that a class keeps the storage that it has.
+    fn refuse(&mut self, definition: &FileClass) {
+        let name = definition.name();
+        let held = self.held(name);
+        let keys = held.map_or_else(Vec::new, |held| {
+            held.definition.changes_of_storage(definition)
+        });
+        let keys = keys.join(", ");
+        tracing::warn!(
+            class = %name,
+            keys,
+            "changed settings of the class not applied, because it has volumes; the former ones stay in force"
+        );
+        self.refused.push(format!("class {name}: {keys}"));
     }
 
     fn held(&self, name: &ClassName) -> Option<&HeldClass> {
@@ -356,6 +395,7 @@ impl ClassKeeper {
             node_labels: self.record.node_labels.clone(),
             retired: retired.collect(),
             configured: self.record.configured.clone(),
+            unapplied: self.unapplied(),
         };
         if record != self.saved {
             match record.save(&self.state_dir) {
@@ -380,12 +420,4 @@ fn configured(plan: &ClassPlan, before: &ClassRecord) -> Vec<ClassName> {
     } else {
         before.configured.clone()
     }
-}
-
-/// Logs that a class keeps the storage that it has.
-fn tell_changed(name: &ClassName) {
-    tracing::warn!(
-        class = %name,
-        "changed settings of the class not applied, because it has volumes; the former ones stay in force"
-    );
 }

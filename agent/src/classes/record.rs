@@ -25,6 +25,9 @@ pub(crate) struct ClassRecord {
     /// The classes that the configuration file named when it named some last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) configured: Vec<ClassName>,
+    /// The changes of the configuration that the running agent has not applied.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) unapplied: Vec<String>,
 }
 
 impl ClassRecord {

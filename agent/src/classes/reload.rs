@@ -148,22 +148,31 @@ impl ClassReload {
                 return format!("configuration not applied: {error}");
             }
         };
-        let keys = self.fixed.differences(&config.fixed).join(", ");
+        let keys = self.fixed.differences(&config.fixed);
         if !keys.is_empty() {
             tracing::warn!(
-                keys,
+                keys = keys.join(", "),
                 "changed settings not applied; restart the agent to apply them"
             );
         }
         tracing::info!("configuration read again");
+        self.keeper.note_fixed(keys);
         self.keeper
             .follow(&self.operations, Some(config.classes), None)
             .await;
-        if keys.is_empty() {
-            "configuration read again".to_owned()
-        } else {
-            format!("configuration read again, but {keys} needs a restart")
+        let mut outcome = "configuration read again".to_owned();
+        for (what, which) in [
+            (
+                ", but these changes need a restart",
+                self.keeper.unapplied(),
+            ),
+            ("; retired classes", self.keeper.retired()),
+        ] {
+            if !which.is_empty() {
+                outcome = format!("{outcome}{what}: {}", which.join(", "));
+            }
         }
+        outcome
     }
 }
 

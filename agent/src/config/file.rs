@@ -80,7 +80,7 @@ pub(crate) struct Fixed(BTreeMap<String, Value>);
 
 impl Fixed {
     /// Those of a file with these contents.
-    fn of(mut file: Map<String, Value>) -> Self {
+    pub(super) fn of(mut file: Map<String, Value>) -> Self {
         file.retain(|key, _| !LIVE.contains(&key.as_str()));
         let mut fixed = Self::default();
         fixed.add("", file);

@@ -4,6 +4,7 @@ use std::fs;
 
 use drumlin_tests::{
     agent::{Agent, Options, eventually, write},
+    doctor::Diagnosis,
     requests::{create, raw},
     storage::Scratch,
 };
@@ -13,6 +14,7 @@ use crate::{
     class_changes::{agent_with, both, file, in_class, made, rewrite, until, until_logged},
     classes::Watch,
     helpers::text,
+    service_manager::Manager,
 };
 
 /// Files that have lost their classes, and what else they have.
@@ -116,4 +118,64 @@ async fn an_agent_that_never_had_classes_starts_with_an_empty_file_and_is_given_
     let (a, b) = (agent.scratch.directory("a"), agent.scratch.directory("b"));
     rewrite(&agent, &file(&both(&a, &b)));
     until(&mut watch, "a b").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_that_are_refused_are_named_in_the_log_the_status_and_by_the_doctor() {
+    let scratch = Scratch::new();
+    let (manager, environment) = Manager::new(&scratch);
+    let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| scratch.directory(name));
+    let options = Options {
+        config: Some(file(&both(&a, &b))),
+        environment,
+        ..Options::default()
+    };
+    let mut agent = Agent::with(scratch, options).await;
+    manager.until(&["STATUS=serving"]);
+    made(&agent, in_class("b", "v")).await;
+    Diagnosis::of(&agent).lacks("change-not-applied");
+
+    // The class that has no volume gets its other directory.
+    rewrite(
+        &agent,
+        &format!("log: {{level: debug}}\n{}", file(&both(&c, &d))),
+    );
+    manager.until(&[
+        "READY=1\n",
+        "STATUS=configuration read again, but these changes need a restart: log.level, class b: directory.path\n",
+    ]);
+    until_logged(
+        &agent,
+        &["WARN", "class=b", "directory.path", "not applied"],
+    )
+    .await;
+    until_logged(&agent, &["WARN", "log.level", "not applied"]).await;
+    let found = Diagnosis::of(&agent);
+    let told: Vec<_> = found.all("change-not-applied");
+    assert_eq!(told.len(), 2, "{told:?}");
+    let message = |index: usize| told[index]["message"].as_str().unwrap();
+    assert!(message(0).ends_with(": log.level"), "{told:?}");
+    assert!(
+        message(1).ends_with(": class b: directory.path"),
+        "{told:?}"
+    );
+
+    rewrite(&agent, &file(&both(&c, &b)[..1]));
+    manager.until(&["STATUS=configuration read again; retired classes: b\n"]);
+    Diagnosis::of(&agent).lacks("change-not-applied");
+
+    rewrite(&agent, "");
+    manager.until(&["STATUS=configuration not applied: ", "names no class"]);
+    Diagnosis::of(&agent).finds("invalid-configuration", "config.yaml");
+
+    agent.kill();
+    Diagnosis::of(&agent).lacks("change-not-applied");
+    let config = Some(file(&both(&c, &b)));
+    agent
+        .restart_with(Options {
+            config,
+            ..Options::default()
+        })
+        .await;
+    Diagnosis::of(&agent).lacks("change-not-applied");
 }

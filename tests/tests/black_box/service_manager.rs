@@ -21,11 +21,11 @@ use crate::{helpers::text, host::small};
 const WATCHDOG: Duration = Duration::from_millis(400);
 
 /// What has been told, message by message.
-struct Manager(UnixDatagram);
+pub(crate) struct Manager(UnixDatagram);
 
 impl Manager {
     /// Listens in a scratch directory; returns what an agent is to be told of it.
-    fn new(scratch: &Scratch) -> (Self, Vec<(String, String)>) {
+    pub(crate) fn new(scratch: &Scratch) -> (Self, Vec<(String, String)>) {
         let path = scratch.path().join("notify.sock");
         let socket = UnixDatagram::bind(&path).unwrap();
         let environment = vec![
@@ -44,7 +44,7 @@ impl Manager {
     }
 
     /// Waits for a message that has all these words.
-    fn until(&self, words: &[&str]) -> String {
+    pub(crate) fn until(&self, words: &[&str]) -> String {
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {
             let message = self.next(PATIENCE).unwrap();

@@ -73,6 +73,8 @@ checks! {
     OtherAgent "other-agent" Error,
     /// The running agent has other settings than those looked at.
     OtherConfiguration "other-configuration" Warning,
+    /// A change of the configuration needs a restart.
+    ChangeNotApplied "change-not-applied" Warning,
     /// There are manifests, and nothing reconciles them.
     NoReconciler "no-reconciler" Warning,
     /// Other users can write what the agent trusts.

@@ -142,6 +142,7 @@ pub(super) fn check(subject: &Subject) -> Vec<Finding> {
             "the configuration is not valid",
         ));
     }
+    found.extend(changes(subject, &object));
     let unknown = [&subject.unknown_classes, &subject.unknown_arguments];
     found.extend(
         unknown
@@ -166,6 +167,23 @@ pub(super) fn check(subject: &Subject) -> Vec<Finding> {
     });
     found.extend(overridden(&keys.unwrap_or_default(), &given, &object));
     found
+}
+
+/// What the file says otherwise than the agent has it.
+fn changes(subject: &Subject, object: &str) -> Vec<Finding> {
+    let lost = subject.lost.iter().map(|why| {
+        Finding::new(Check::InvalidConfiguration, object, why)
+            .advice("do as the message says; the agent does not apply such a file, and does not start with it")
+    });
+    let unapplied = subject.unapplied.iter().map(|change| {
+        Finding::new(
+            Check::ChangeNotApplied,
+            object,
+            format!("it was changed, and the running agent has the former value: {change}"),
+        )
+        .advice("restart the agent to apply it, or take the change back; a retired class keeps its storage until it is empty")
+    });
+    lost.chain(unapplied).collect()
 }
 
 fn unknown_variables(given: &Given) -> Vec<Finding> {

@@ -36,6 +36,10 @@ pub(super) struct Subject {
     pub(super) classes: Vec<SubjectClass>,
     /// Why not all classes are known.
     pub(super) unknown_classes: Option<String>,
+    /// The changes of the configuration that the running agent has not applied.
+    pub(super) unapplied: Vec<String>,
+    /// What the file has lost that the agent had.
+    pub(super) lost: Option<String>,
     /// The objects, as they were before their classes were looked at: what is made meanwhile is not missing there.
     pub(super) table: Result<StatusTable, String>,
 }
@@ -87,6 +91,8 @@ impl Subject {
             differences,
             classes: Vec::new(),
             unknown_classes: None,
+            unapplied: Vec::new(),
+            lost: None,
             table: Ok(StatusTable::default()),
         };
         subject.table = status::load(&subject.state_dir()).map_err(|error| error.to_string());
@@ -104,6 +110,13 @@ impl Subject {
             self.unknown_classes = Some(format!("{error:#}"));
             ClassRecord::default()
         });
+        if self.agent.is_some() {
+            self.unapplied.clone_from(&record.unapplied);
+        }
+        if let Some(file) = &self.arguments.config {
+            let checked = record.check(&config.classes, file);
+            self.lost = checked.err().map(|why| format!("{why:#}"));
+        }
         let mut labels = config.classes.labels().clone();
         if self.arguments.cluster.cluster().is_some() {
             labels.extend(record.node_labels.unwrap_or_default());

@@ -18,7 +18,10 @@ use drumlin_crd::Selector;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    super::key::{AtKey, refused},
+    super::{
+        file::Fixed,
+        key::{AtKey, refused},
+    },
     directory::FileDirectory,
     encryption::FileEncryption,
     limits::FileLimits,
@@ -119,6 +122,17 @@ impl FileClass {
             && self.directory == other.directory
             && self.thin == other.thin
             && self.thick == other.thick
+    }
+
+    /// The keys of the storage that differ, such as `directory.path`.
+    pub(crate) fn changes_of_storage(&self, other: &Self) -> Vec<String> {
+        let storage = |class: &Self| {
+            let values = serde_json::to_value(class).unwrap_or_default();
+            let mut values = values.as_object().cloned().unwrap_or_default();
+            values.retain(|key, _| ["directory", "thin", "thick"].contains(&key.as_str()));
+            Fixed::of(values)
+        };
+        storage(self).differences(&storage(other))
     }
 
     /// The directory of its images, if it has one.

@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 use drumlin_tests::{
-    agent::{Agent, Options, write},
+    agent::{Agent, Options, eventually, write},
     doctor::Diagnosis,
     programs::run,
     requests::raw,
@@ -36,6 +36,21 @@ async fn a_configuration_that_is_not_valid_is_told_with_its_line() {
     found.finds("not-checked", "classes");
     write(&agent.path("config.yaml"), "node: n\n");
     Diagnosis::of(&agent).lacks("invalid-configuration");
+}
+
+#[tokio::test]
+async fn a_change_that_needs_a_restart_is_found_until_it_is_taken_back() {
+    let agent = Agent::with(Scratch::new(), configured("node: n\n")).await;
+    let found = |config: &str| {
+        write(&agent.path("config.yaml"), config);
+        Diagnosis::until(&agent, "change-not-applied", "config.yaml")
+    };
+    let message =
+        found("node: n\nattach: true\n").text("change-not-applied", "config.yaml", "message");
+    assert!(message.ends_with(": attach"), "{message}");
+    write(&agent.path("config.yaml"), "node: n\n");
+    let found = || Diagnosis::of(&agent).all("change-not-applied").len();
+    eventually(found, |count| *count == 0).await;
 }
 
 #[tokio::test]
