@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::keeper::ClassKeeper;
 use crate::{
     cli::AgentArguments,
-    config::{Config, Fixed, Labels},
+    config::{Config, Fixed, Labels, problems},
     directory_watch::DirectoryWatch,
     service_manager::ServiceManager,
 };
@@ -140,12 +140,15 @@ impl ClassReload {
         let config = match self.load() {
             Ok(config) => config,
             Err(error) => {
-                let error = format!("{error:#}");
-                tracing::error!(
-                    error,
-                    "configuration not applied; the former one stays in force"
-                );
-                return format!("configuration not applied: {error}");
+                let problems = problems(&error);
+                for error in &problems {
+                    tracing::error!(
+                        error,
+                        "configuration not applied; the former one stays in force"
+                    );
+                }
+                // The service manager shows one line.
+                return format!("configuration not applied: {}", problems.join("; "));
             }
         };
         let keys = self.fixed.differences(&config.fixed);

@@ -13,7 +13,7 @@ use drumlin_core::{
     ops::{OnGroupDelete, Settings},
     types::NodeName,
 };
-use drumlin_crd::yaml::YamlError;
+use drumlin_crd::yaml::{self, Leniently, leniently};
 use drumlin_proto::Endpoint;
 use drumlin_reconciler::{Prune, manifest_scan::Manifests};
 use serde::Deserialize;
@@ -21,7 +21,8 @@ use serde_json::{Map, Value};
 
 use super::{
     classes::{ClassPlan, FileClass, Labels, Nodes, node_labels},
-    key::{AtKey, located},
+    invalid::{InvalidFile, PROBLEMS, refuse},
+    key::AtKey,
     kubelet::{FileKubelet, Kubelet},
     manifests::{FileOwners, FilePrune, owners, prune},
     metrics::{self, FileMetrics},
@@ -184,14 +185,32 @@ impl Config {
     /// Merges the arguments (including the environment) and the file.
     ///
     /// # Errors
-    /// The error names the invalid argument, or the file, line and field.
+    /// The error names the invalid argument, or all that is wrong in the file, each with its line and field: see
+    /// [`problems`](super::problems).
     pub(crate) fn load(arguments: &AgentArguments) -> anyhow::Result<Self> {
         let Some(path) = &arguments.config else {
             return Self::merged(arguments, File::default(), Fixed::default());
         };
         let text = text_of(path)?;
-        let (file, fixed) = read(path, &text)?;
-        Self::merged(arguments, file, fixed).map_err(|error| located(error, path, &text))
+        let (mut read, fixed) = read(path, &text)?;
+        loop {
+            let Some(file) = read.value.take() else {
+                return Err(InvalidFile::new(path, read.problems).into());
+            };
+            let why = match Self::merged(arguments, file, fixed.clone()) {
+                Ok(config) if read.problems.is_empty() => return Ok(config),
+                Ok(_) => return Err(InvalidFile::new(path, read.problems).into()),
+                Err(why) => why,
+            };
+            // The rest may have more that is wrong.
+            if let Err(why) = refuse(&mut read, &text, why) {
+                return Err(if read.problems.is_empty() {
+                    why
+                } else {
+                    InvalidFile::new(path, read.problems).into()
+                });
+            }
+        }
     }
 
     fn merged(arguments: &AgentArguments, file: File, fixed: Fixed) -> anyhow::Result<Self> {
@@ -273,7 +292,11 @@ impl Config {
 /// # Errors
 /// As those of [`Config::load`].
 pub(crate) fn configured(path: &Path) -> anyhow::Result<Option<Manifests>> {
-    let (file, _) = read(path, &text_of(path)?)?;
+    let (read, _) = read(path, &text_of(path)?)?;
+    let file = match read.value {
+        Some(file) if read.problems.is_empty() => file,
+        _ => return Err(InvalidFile::new(path, read.problems).into()),
+    };
     let owners = owners(&OwnerArguments::default(), file.manifest_owner);
     let directory = file.manifests;
     Ok(directory.map(|directory| Manifests { directory, owners }))
@@ -349,21 +372,26 @@ fn otlp_endpoint(
     }
 }
 
+/// The text of the file, without the mark that some editors put before it.
 fn text_of(path: &Path) -> anyhow::Result<String> {
-    fs::read_to_string(path)
-        .with_context(|| format!("could not read config file {}", path.display()))
+    let text = fs::read_to_string(path)
+        .with_context(|| format!("could not read config file {}", path.display()))?;
+    Ok(match text.strip_prefix('\u{feff}') {
+        Some(rest) => rest.to_owned(),
+        None => text,
+    })
 }
 
-fn read(path: &Path, text: &str) -> anyhow::Result<(File, Fixed)> {
-    if text.trim().is_empty() {
-        return Ok(Default::default());
-    }
-    let parsed = || {
-        let file = drumlin_crd::yaml::from_str(text)?;
-        let values: Option<Map<String, Value>> = drumlin_crd::yaml::from_str(text)?;
-        Ok((file, Fixed::of(values.unwrap_or_default())))
-    };
-    parsed().map_err(|error: YamlError| anyhow::anyhow!("config file {}: {error}", path.display()))
+/// What the file says, without what is wrong.
+///
+/// # Errors
+/// Where it is no YAML.
+fn read(path: &Path, text: &str) -> anyhow::Result<(Leniently<File>, Fixed)> {
+    let parsed = yaml::parse(text).map_err(|error| InvalidFile::new(path, vec![error]))?;
+    let values = serde_json::to_value(&parsed.value).unwrap_or_default();
+    let values = values.as_object().cloned().unwrap_or_default();
+    let read = leniently(parsed.value, text, &[], PROBLEMS);
+    Ok((read, Fixed::of(values)))
 }
 
 /// The host name, as a node name.

@@ -1,9 +1,8 @@
 //! Errors of the values of the configuration file, with the place of their keys.
 
-use std::{error::Error, fmt, path::Path};
+use std::{error::Error, fmt};
 
 use anyhow::anyhow;
-use drumlin_crd::yaml::{self, Location};
 
 /// A value that is not valid, and the key that it belongs to.
 #[derive(Debug)]
@@ -13,6 +12,28 @@ pub(super) struct KeyError {
     /// The key, for people: `classes[0] (default): trash.keep`.
     key: String,
     why: anyhow::Error,
+}
+
+impl KeyError {
+    /// The path of the key.
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The key and what is wrong with its value, for people. `path` is its path in the file, where what is wrong was left out
+    /// of what was read.
+    pub(super) fn message(&self, path: &str) -> String {
+        let index = |path: &str| {
+            let (index, _) = path.strip_prefix("classes.")?.split_once('.')?;
+            Some(format!("classes[{index}]"))
+        };
+        let indices = index(&format!("{}.", self.path)).zip(index(&format!("{path}.")));
+        let key = indices.map_or_else(
+            || self.key.clone(),
+            |(read, written)| self.key.replacen(&read, &written, 1),
+        );
+        format!("{key}: {:#}", self.why)
+    }
 }
 
 impl fmt::Display for KeyError {
@@ -70,21 +91,4 @@ impl<T, E: Into<anyhow::Error>> AtKey<T> for Result<T, E> {
 /// Refuses the value of a key.
 pub(super) fn refused<T>(key: &str, why: impl fmt::Display) -> anyhow::Result<T> {
     Err(anyhow!("{why}")).at_key(key)
-}
-
-/// Puts the name of a file with this text before an error, and the place of the key in it.
-pub(super) fn located(error: anyhow::Error, file: &Path, text: &str) -> anyhow::Error {
-    let Some(KeyError { path, .. }) = error.downcast_ref() else {
-        return error;
-    };
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let first = path.split('.').next().unwrap_or_default();
-    let is_in_file = yaml::parse(text).is_ok_and(|parsed| parsed.value.get(first).is_some());
-    if !is_in_file {
-        // The value is the default one.
-        return error;
-    }
-    let Location { line, column } = Location::of_field(text, &[], path);
-    let file = file.display();
-    error.context(format!("config file {file}: line {line} column {column}"))
 }

@@ -2,6 +2,7 @@
 
 mod classes;
 mod file;
+mod invalid;
 mod key;
 mod kubelet;
 mod manifests;
@@ -12,6 +13,7 @@ pub(crate) use file::{
     Config, DRIVER, ENDPOINT, Fixed, OnGroup, PACKAGED, STATE_DIR, check_driver, configured,
     host_name,
 };
+pub(crate) use invalid::problems;
 pub(crate) use kubelet::Kubelet;
 pub(crate) use manifests::pruning;
 pub(crate) use metrics::metrics_targets;

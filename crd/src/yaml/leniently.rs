@@ -3,7 +3,7 @@
 use serde::de::DeserializeOwned;
 use serde_yaml::Value;
 
-use super::{YamlError, document::try_read};
+use super::{YamlError, document::try_read, location::steps};
 
 /// A value of which parts may be wrong.
 #[derive(Debug)]
@@ -34,6 +34,52 @@ impl<T> Leniently<T> {
     }
 }
 
+impl<T: DeserializeOwned> Leniently<T> {
+    /// Leaves out a field of what is left, which whoever reads the value has refused, and reads the rest again. Returns false
+    /// if there is nothing to be left out.
+    ///
+    /// `text` is that of the value, which may have so many problems at most.
+    pub fn leave_out(&mut self, field: &str, text: &str, most: usize) -> bool {
+        let path = steps(Some(&self.rest), field);
+        let original = self.left_out.original(&path);
+        let Some(part) = leave_out(&mut self.rest, &path) else {
+            return false;
+        };
+        self.left_out.add(&original, part);
+        self.value = None;
+        self.read_on(text, &[], most);
+        true
+    }
+
+    /// Reads the value; what is wrong is left out, and the rest is read again.
+    fn read_on(&mut self, text: &str, within: &[String], most: usize) {
+        while self.problems.len() < most {
+            let mut mistake = match try_read(self.rest.clone()) {
+                Ok(value) => {
+                    self.value = Some(value);
+                    break;
+                }
+                Err(mistake) => mistake,
+            };
+            let original = self.left_out.original(&mistake.path);
+            let path = std::mem::replace(&mut mistake.path, original);
+            // That it is missing follows from leaving it out.
+            let follows = mistake.missing().is_some_and(|field| {
+                let mut path = mistake.path.clone();
+                path.push(field.to_owned());
+                self.left_out.paths.contains(&path)
+            });
+            if !follows {
+                self.problems.push(mistake.at(text, within));
+            }
+            let Some(part) = leave_out(&mut self.rest, &path) else {
+                break;
+            };
+            self.left_out.add(&mistake.path, part);
+        }
+    }
+}
+
 /// Deserializes a value at the path `within` of `text`, with at most so many problems. What is wrong is left out, and the
 /// rest is read again.
 pub fn leniently<T: DeserializeOwned>(
@@ -48,30 +94,7 @@ pub fn leniently<T: DeserializeOwned>(
         problems: Vec::new(),
         left_out: LeftOut::default(),
     };
-    while read.problems.len() < most {
-        let mut mistake = match try_read(read.rest.clone()) {
-            Ok(value) => {
-                read.value = Some(value);
-                break;
-            }
-            Err(mistake) => mistake,
-        };
-        let original = read.left_out.original(&mistake.path);
-        let path = std::mem::replace(&mut mistake.path, original);
-        // That it is missing follows from leaving it out.
-        let follows = mistake.missing().is_some_and(|field| {
-            let mut path = mistake.path.clone();
-            path.push(field.to_owned());
-            read.left_out.paths.contains(&path)
-        });
-        if !follows {
-            read.problems.push(mistake.at(text, within));
-        }
-        let Some(part) = leave_out(&mut read.rest, &path) else {
-            break;
-        };
-        read.left_out.add(&mistake.path, part);
-    }
+    read.read_on(text, within, most);
     read
 }
 
@@ -194,6 +217,24 @@ mod tests {
         let names: Vec<_> = thing.parts.iter().map(|part| &part.name).collect();
         assert_eq!((thing.name.as_str(), thing.size), ("a", 0));
         assert_eq!(names, ["b", "c"]);
+    }
+
+    #[test]
+    fn what_a_reader_refuses_is_left_out_as_well() {
+        let text = "name: a\nsize: 1\nparts: [{name: b}, {name: 5}, {name: c, size: 2}]\n";
+        let mut found = read(text, 100);
+        assert!(found.leave_out("parts.0", text, 100) && found.leave_out("size", text, 100));
+        assert_eq!(found.original("parts.0.size"), "parts.2.size");
+        assert!(found.is_wrong("parts.0") && found.is_wrong("size"));
+        let thing = found.value.as_ref().unwrap();
+        assert_eq!((thing.size, thing.parts.len()), (0, 1));
+        assert!(!found.leave_out("size", text, 100));
+        assert!(
+            found.leave_out("parts.0.name", text, 100),
+            "and so the part is none"
+        );
+        assert_eq!(found.value.as_ref().unwrap().parts.len(), 0);
+        assert_eq!(lines(&found), [3], "nothing follows from it");
     }
 
     #[test]

@@ -43,8 +43,6 @@ impl Location {
     }
 
     /// The position of a field such as `spec.mount.path` of the object at the path `within`.
-    ///
-    /// A key may have dots of its own, as that of an annotation has: the longest key that is there is meant.
     pub fn of_field(text: &str, within: &[String], field: &str) -> Self {
         let parsed = parse(text).ok();
         let mut at = parsed.as_ref().map(|parsed| &parsed.value);
@@ -53,16 +51,7 @@ impl Location {
             at = at.and_then(|at| child(at, step));
             path.push(step.clone());
         }
-        let mut rest = Some(field);
-        while let Some(left) = rest {
-            let step = at.and_then(|at| first_step(at, left));
-            let step = step.unwrap_or_else(|| left.split('.').next().unwrap_or(left));
-            at = at.and_then(|at| child(at, step));
-            path.push(step.to_owned());
-            rest = left
-                .strip_prefix(step)
-                .and_then(|rest| rest.strip_prefix('.'));
-        }
+        path.extend(steps(at, field));
         Self::of(text, &path)
     }
 
@@ -102,6 +91,23 @@ fn child<'a>(value: &'a Value, step: &str) -> Option<&'a Value> {
         Value::Sequence(items) => items.get(step.parse::<usize>().ok()?),
         _ => None,
     }
+}
+
+/// The steps of a field such as `spec.mount.path` of a value.
+///
+/// A key may have dots of its own, as that of an annotation has: the longest key that is there is meant.
+pub(super) fn steps(value: Option<&Value>, field: &str) -> Vec<String> {
+    let (mut at, mut rest, mut path) = (value, Some(field), Vec::new());
+    while let Some(left) = rest {
+        let step = at.and_then(|at| first_step(at, left));
+        let step = step.unwrap_or_else(|| left.split('.').next().unwrap_or(left));
+        at = at.and_then(|at| child(at, step));
+        path.push(step.to_owned());
+        rest = left
+            .strip_prefix(step)
+            .and_then(|rest| rest.strip_prefix('.'));
+    }
+    path
 }
 
 /// The longest key of a map with which a path with dots begins.

@@ -179,3 +179,55 @@ async fn changes_that_are_refused_are_named_in_the_log_the_status_and_by_the_doc
         .await;
     Diagnosis::of(&agent).lacks("change-not-applied");
 }
+
+#[tokio::test]
+async fn all_that_is_wrong_in_a_file_is_told_at_once() {
+    let mut agent = agent_with("", both).await;
+    let config = text(agent.path("config.yaml"));
+    let wrong = "\
+noed: n
+log: {level: info, colour: red}
+classes:
+- {name: a, default: true, directory: {path: a, longestFreeze: 0}, trash: {keep: soon}}
+- {name: b, directory: {path: /b, alocation: thin}}
+- {name: B, directory: {path: /c}}
+";
+    let places = [
+        "line 1 column 1: noed: ",
+        "line 2 column 20: log.colour: ",
+        "line 4 column 40: classes[0] (a): directory.path: ",
+        "line 4 column 49: classes[0] (a): directory.longestFreeze: ",
+        "line 4 column 76: classes[0] (a): trash.keep: ",
+        "line 5 column 35: classes.1.directory.alocation: ",
+        "line 6 column 4: classes.2.name: ",
+    ];
+    rewrite(&agent, wrong);
+    agent.signal(Signal::SIGHUP);
+    for place in places {
+        let place = format!("config file {config}: {place}");
+        until_logged(&agent, &["ERROR", "configuration not applied", &place]).await;
+    }
+    let found = Diagnosis::of(&agent);
+    assert_eq!(found.all("invalid-configuration").len(), places.len());
+
+    agent.kill();
+    let said = start_refused(&agent);
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines.len(), places.len(), "{said}");
+    for (line, place) in lines.iter().zip(places) {
+        let place = format!("config file {config}: {place}");
+        assert!(line.contains(&place), "{place}: {said}");
+    }
+
+    // What is no YAML ends there.
+    write(
+        &agent.path("config.yaml"),
+        "noed: n\nlog: {level: info\nclasses: [\n",
+    );
+    let said = start_refused(&agent);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(
+        said.contains(&format!("config file {config}: line ")),
+        "{said}"
+    );
+}

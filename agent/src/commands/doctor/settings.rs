@@ -131,12 +131,12 @@ pub(super) fn check(subject: &Subject) -> Vec<Finding> {
         || "command line and environment".to_owned(),
         |file| file.display().to_string(),
     );
-    if let Err(why) = &subject.config {
-        found.push(
+    if let Err(problems) = &subject.config {
+        found.extend(problems.iter().map(|why| {
             Finding::new(Check::InvalidConfiguration, &object, why).advice(
                 "correct it; the classes are not known until then, and the agent does not start",
-            ),
-        );
+            )
+        }));
         found.push(Finding::not_checked(
             "classes",
             "the configuration is not valid",

@@ -16,7 +16,7 @@ use super::processes::{Daemon, parse};
 use crate::{
     classes::ClassRecord,
     cli::{AgentArguments, DoctorArguments},
-    config::{Config, ENDPOINT, PACKAGED, STATE_DIR, Storage},
+    config::{Config, ENDPOINT, PACKAGED, STATE_DIR, Storage, problems},
 };
 
 /// What is looked at.
@@ -25,7 +25,7 @@ pub(super) struct Subject {
     /// The arguments of the agent.
     pub(super) arguments: AgentArguments,
     /// What the arguments and the file say, or what is wrong with them.
-    pub(super) config: Result<Config, String>,
+    pub(super) config: Result<Config, Vec<String>>,
     /// The agent that holds the state directory, if it can be seen.
     pub(super) agent: Option<Daemon>,
     /// Why the arguments of the running agent are not known, although it runs.
@@ -74,9 +74,10 @@ impl Subject {
             }
             None => (without_agent(asked), Vec::new()),
         };
-        let mut config = arguments
-            .clone()
-            .and_then(|arguments| Config::load(&arguments).map_err(|error| format!("{error:#}")));
+        let mut config = match &arguments {
+            Ok(arguments) => Config::load(arguments).map_err(|error| problems(&error)),
+            Err(why) => Err(vec![why.clone()]),
+        };
         // Unless this command was told another one, which is from here, the directory is as the agent sees it.
         if let (Ok(config), Some(agent), None) = (&mut config, &agent, &asked.manifests) {
             let manifests = config.manifests.take();

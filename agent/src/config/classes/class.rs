@@ -145,11 +145,13 @@ impl FileClass {
     /// # Errors
     /// The error names the field that is not valid.
     pub(super) fn build(&self, nodes: &Nodes) -> anyhow::Result<Class> {
+        // A class without a back end is none, so what is beside it comes first: all that is wrong is told.
+        let (trash, limits, encryption) = (self.trash()?, self.limits()?, self.encryption()?);
         let backend: Arc<dyn Backend> = match self.storage(nodes)? {
             Storage::Directory(settings) => Arc::new(Directory::new(settings)),
             Storage::Lvm(settings) => Arc::new(Lvm::new(settings)),
         };
-        let keys = Arc::new(ClassKeys::new(self.encryption()?));
+        let keys = Arc::new(ClassKeys::new(encryption));
         let settings = EncryptedSettings {
             node: nodes.here.clone(),
             class: self.name.clone(),
@@ -159,8 +161,8 @@ impl FileClass {
             name: self.name.clone(),
             // A class that does not encrypt may have done so.
             backend: Arc::new(Encrypted::new(backend, Arc::clone(&keys), settings)),
-            trash: self.trash()?,
-            limits: self.limits()?,
+            trash,
+            limits,
             keys,
         })
     }

@@ -78,13 +78,7 @@ impl FileDirectory {
     }
 
     pub(super) fn settings(&self, nodes: &Nodes) -> anyhow::Result<DirectorySettings> {
-        if !self.path.is_absolute() {
-            return refused(
-                "directory.path",
-                format!("{} must be an absolute path", self.path.display()),
-            );
-        }
-        Ok(DirectorySettings {
+        let settings = DirectorySettings {
             path: self.path.clone(),
             allocation: match self.allocation {
                 FileAllocation::Thin => Allocation::Thin,
@@ -102,7 +96,15 @@ impl FileDirectory {
                 .at_key("directory.longestFreeze")?,
             node: nodes.here.clone(),
             adoption: adoption(self.adopt_node.of(nodes).at_key("directory.adoptNode")?),
-        })
+        };
+        // Last, since it cannot be left out: whatever else is wrong is told, too.
+        if !self.path.is_absolute() {
+            return refused(
+                "directory.path",
+                format!("{} must be an absolute path", self.path.display()),
+            );
+        }
+        Ok(settings)
     }
 }
 

@@ -52,13 +52,13 @@ impl ClassPlan {
         for class in &mut classes {
             class.create_in(state_dir);
         }
-        check_defaults(&classes)?;
-        check_directories(&classes)?;
         for (index, class) in classes.iter().enumerate() {
             let built = class.build(&nodes);
             let name = format!("classes[{index}] ({})", class.name());
             built.within(&format!("classes.{index}"), name)?;
         }
+        check_directories(&classes)?;
+        check_defaults(&classes)?;
         let names: Vec<ClassName> = classes.iter().map(|class| class.name().clone()).collect();
         Classes::check_names(&nodes.here, &names).at_key("classes")?;
         // Of the default classes of a node the one that selects it goes before the one that all nodes have.

@@ -64,13 +64,12 @@ const SNAPSHOT_SIZE: u32 = 20;
 
 impl FileThick {
     pub(super) fn settings(&self, class: &ClassName, nodes: &Nodes) -> anyhow::Result<LvmSettings> {
-        check_lvm_name(&self.volume_group).at_key("thick.volumeGroup")?;
         let reserve = self.reserve.as_deref().map(|text| percent(text, 0..=99));
         let snapshot_size = self
             .snapshot_size
             .as_deref()
             .map(|text| percent(text, 1..=100));
-        Ok(LvmSettings {
+        let settings = LvmSettings {
             volume_group: self.volume_group.clone(),
             provisioning: Provisioning::Thick(Thick {
                 layout: self.layout()?,
@@ -91,7 +90,10 @@ impl FileThick {
             file_system: file_system(self.fs_type.as_deref()).at_key("thick.fsType")?,
             longest_freeze: self.longest_freeze.limit().at_key("thick.longestFreeze")?,
             adoption: self.adopt_node.adoption(nodes).at_key("thick.adoptNode")?,
-        })
+        };
+        // Last, since it cannot be left out: whatever else is wrong is told, too.
+        check_lvm_name(&self.volume_group).at_key("thick.volumeGroup")?;
+        Ok(settings)
     }
 
     fn layout(&self) -> anyhow::Result<Layout> {

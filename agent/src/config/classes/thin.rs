@@ -62,8 +62,6 @@ fn nothing_twice() -> f64 {
 
 impl FileThin {
     pub(super) fn settings(&self, class: &ClassName, nodes: &Nodes) -> anyhow::Result<LvmSettings> {
-        check_lvm_name(&self.volume_group).at_key("thin.volumeGroup")?;
-        check_lvm_name(&self.pool).at_key("thin.pool")?;
         if !(1.0..=1000.0).contains(&self.overcommit) {
             let overcommit = self.overcommit;
             return refused(
@@ -71,7 +69,7 @@ impl FileThin {
                 format!("{overcommit} must be between 1 (no overcommit) and 1000"),
             );
         }
-        Ok(LvmSettings {
+        let settings = LvmSettings {
             volume_group: self.volume_group.clone(),
             provisioning: Provisioning::Thin(ThinPool {
                 name: self.pool.clone(),
@@ -84,7 +82,11 @@ impl FileThin {
             file_system: file_system(self.fs_type.as_deref()).at_key("thin.fsType")?,
             longest_freeze: self.longest_freeze.limit().at_key("thin.longestFreeze")?,
             adoption: self.adopt_node.adoption(nodes).at_key("thin.adoptNode")?,
-        })
+        };
+        // Last, since they cannot be left out: whatever else is wrong is told, too.
+        check_lvm_name(&self.volume_group).at_key("thin.volumeGroup")?;
+        check_lvm_name(&self.pool).at_key("thin.pool")?;
+        Ok(settings)
     }
 
     fn limits(&self) -> anyhow::Result<PoolLimits> {

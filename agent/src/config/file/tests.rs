@@ -104,6 +104,66 @@ fn a_value_that_is_not_valid_has_the_place_of_its_key() {
 }
 
 #[test]
+fn all_problems_are_told_and_none_that_follows_from_another() {
+    let file = "
+noed: n
+maxVolumesPerNode: 0
+log: {level: info, colour: red}
+nodeLabels: {a.b/c: d e, disk: nvme}
+classes:
+- {name: A, default: true, directory: {path: /a}}
+- name: b
+  directory: {path: b, alocation: thin, longestFreeze: 0}
+  trash: {keep: soon, maxFill: 8%%}
+- {name: c, thin: {volumeGroup: [v], pool: p}}
+- name: d
+  limits: {readIops: 1, writeIops: many}
+  thin: {volumeGroup: -v, pool: p, overcommit: 0.5, create: {size: 80%VG, chunk: 3Ki}}
+- {name: e, default: yes}
+- {name: f, directory: {path: /f}, thick: {volumeGroup: v}}
+";
+    let error = wrong(file);
+    let told: Vec<(usize, &str)> = error
+        .lines()
+        .map(|line| {
+            let (_, place) = line.split_once("config.yaml: line ").unwrap();
+            let (number, rest) = place.split_once(" column ").unwrap();
+            let (_, message) = rest.split_once(": ").unwrap();
+            (number.parse().unwrap(), message)
+        })
+        .collect();
+    let expected = [
+        (2, "noed: unknown field `noed`"),
+        (3, "maxVolumesPerNode: is 0"),
+        (4, "log.colour: unknown field"),
+        (5, "nodeLabels.a.b/c: "),
+        (7, "classes.0.name: "),
+        (9, "classes[1] (b): directory.path: "),
+        (9, "classes.1.directory.alocation: "),
+        (9, "classes[1] (b): directory.longestFreeze: "),
+        (10, "classes[1] (b): trash.keep: "),
+        (10, "classes[1] (b): trash.maxFill: "),
+        (11, "classes.2.thin.volumeGroup: "),
+        (13, "classes[3] (d): limits.readIops: "),
+        (13, "classes.3.limits.writeIops: "),
+        (14, "classes[3] (d): thin.volumeGroup: "),
+        (14, "classes[3] (d): thin.overcommit: "),
+        (14, "classes[3] (d): thin.create.chunk: "),
+        (15, "classes.4.default: "),
+        (16, "classes[5] (f): has more than one back end"),
+    ];
+    for (line, message) in expected {
+        let is_told = |(at, told): &&(usize, &str)| *at == line && told.starts_with(message);
+        assert!(
+            told.iter().any(|told| is_told(&told)),
+            "{line} {message}: {error}"
+        );
+    }
+    assert_eq!(told.len(), expected.len(), "{error}");
+    assert!(told.is_sorted_by_key(|(line, _)| *line));
+}
+
+#[test]
 fn what_is_expected_is_said_in_words_of_the_documentation() {
     let of_class = |rest: &str| format!("classes: [{{name: a, {rest}}}]");
     let thin = |rest: &str| of_class(&format!("thin: {{volumeGroup: v, pool: p, {rest}}}"));
