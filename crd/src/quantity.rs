@@ -8,6 +8,10 @@ use serde::{
     de::{Error, Visitor},
 };
 
+/// The units that people use.
+const UNITS: [&str; 12] = [
+    "Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "k", "M", "G", "T", "P", "E",
+];
 /// Billionths: the resolution of quantities in Kubernetes.
 const NANOS: u128 = 1_000_000_000;
 /// Maximum number of digits of a number of billionths; larger than any disk.
@@ -101,9 +105,12 @@ impl Quantity {
             return Err(self.wrong("is not a quantity such as 10Gi"));
         }
         let Unit { kibis, tens } = Unit::read(suffix).ok_or_else(|| {
-            self.wrong(
-                "has an unknown unit: use one of Ki, Mi, Gi, Ti, Pi, Ei, k, M, G, T, P, E or none",
-            )
+            let near = nearest_unit(suffix).map(|unit| format!("; did you mean {number}{unit}?"));
+            self.wrong(&format!(
+                "has an unknown unit: use one of {} or none{}",
+                UNITS.join(", "),
+                near.unwrap_or_default()
+            ))
         })?;
         let mut digits: Vec<u8> = whole
             .bytes()
@@ -138,6 +145,14 @@ impl Quantity {
     fn too_large(&self) -> QuantityError {
         self.wrong("exceeds the largest possible volume size: use less than 8Ei")
     }
+}
+
+/// The unit that was meant by an unknown one: with a `B`, such as `MiB`, or in other letters.
+fn nearest_unit(suffix: &str) -> Option<&'static str> {
+    let bare = suffix.trim_end_matches(['B', 'b']);
+    UNITS
+        .into_iter()
+        .find(|unit| unit.eq_ignore_ascii_case(bare))
 }
 
 /// The suffix of the number: a power of 1024 times a power of 10.
@@ -259,6 +274,19 @@ mod tests {
             "1e1.5", "1ee3", "1e+-3", "1Gi\n", "0x10", "1_000", "٣",
         ] {
             assert!(Quantity(bad.into()).bytes().is_err(), "{bad:?}");
+        }
+        for (bad, meant) in [
+            ("200MiB", "200Mi"),
+            ("1.5gib", "1.5Gi"),
+            ("10GB", "10G"),
+            ("10gi", "10Gi"),
+            ("1K", "1k"),
+        ] {
+            let error = Quantity(bad.into()).bytes().unwrap_err().to_string();
+            assert!(
+                error.ends_with(&format!("; did you mean {meant}?")),
+                "{error}"
+            );
         }
         for large in [
             "8Ei",

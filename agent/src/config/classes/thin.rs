@@ -7,11 +7,12 @@ use drumlin_core::{
     },
     types::ClassName,
 };
+use drumlin_crd::Quantity;
 use serde::{Deserialize, Serialize};
 
 use super::{
     super::key::{AtKey, refused},
-    values::{FileFreeze, FileNodes, Nodes, bytes, check_lvm_name, file_system, percent},
+    values::{FileBytes, FileFreeze, FileNodes, Nodes, check_lvm_name, file_system, percent},
 };
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -49,11 +50,28 @@ pub(super) struct FileThin {
     expecting = "a map such as {size: 80%VG}"
 )]
 struct FileCreate {
-    size: String,
+    size: FileSize,
     #[serde(default)]
-    chunk: Option<String>,
+    chunk: Option<FileBytes>,
     #[serde(default)]
-    metadata: Option<String>,
+    metadata: Option<FileSize>,
+}
+
+/// The size of a pool, `80%VG`, `100%FREE` or `400Gi`, or that of its metadata, which may be `auto`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+struct FileSize(FileBytes);
+
+impl From<String> for FileSize {
+    fn from(text: String) -> Self {
+        Self(FileBytes::of(&text))
+    }
+}
+
+impl From<FileSize> for String {
+    fn from(FileSize(size): FileSize) -> Self {
+        size.text().to_owned()
+    }
 }
 
 fn nothing_twice() -> f64 {
@@ -119,48 +137,56 @@ impl FileCreate {
     fn pool(&self) -> anyhow::Result<NewPool> {
         const CHUNKS: std::ops::RangeInclusive<u64> = (64 << 10)..=(1 << 30);
         let chunk = match &self.chunk {
-            Some(text) => bytes(text).at_key("thin.create.chunk")?,
+            Some(chunk) => chunk.bytes().at_key("thin.create.chunk")?,
             None => *CHUNKS.start(),
         };
         if !CHUNKS.contains(&chunk) || !chunk.is_power_of_two() {
             return refused(
                 "thin.create.chunk",
-                format!("{chunk} bytes must be a power of two from 64KiB to 1GiB"),
+                format!(
+                    "{} must be a power of two from 64Ki to 1Gi",
+                    Quantity::from_bytes(chunk)
+                ),
             );
         }
-        let metadata = match self.metadata.as_deref() {
-            None | Some("auto") => None,
-            Some(text) => Some(bytes(text).at_key("thin.create.metadata")?),
+        let metadata = match &self.metadata {
+            None => None,
+            Some(FileSize(auto)) if auto.text() == "auto" => None,
+            Some(FileSize(metadata)) => Some(metadata.bytes().at_key("thin.create.metadata")?),
         };
         if let Some(wrong) = metadata.filter(|metadata| !POOL_METADATA.contains(metadata)) {
-            let (least, most) = (POOL_METADATA.start(), POOL_METADATA.end());
+            let [wrong, least, most] =
+                [wrong, *POOL_METADATA.start(), *POOL_METADATA.end()].map(Quantity::from_bytes);
             return refused(
                 "thin.create.metadata",
-                format!("{wrong} bytes must be `auto`, or from {least} to {most} bytes"),
+                format!("{wrong} must be `auto`, or from {least} to {most}"),
             );
         }
         Ok(NewPool {
-            size: pool_size(&self.size).at_key("thin.create.size")?,
+            size: self.size.pool().at_key("thin.create.size")?,
             chunk,
             metadata,
         })
     }
 }
 
-/// Parses `80%VG`, `100%FREE` or `400GiB`.
-fn pool_size(text: &str) -> anyhow::Result<PoolSize> {
-    let part = |text: &str| percent(&format!("{text}%"), 1..=100);
-    if let Some(number) = text.strip_suffix("%VG") {
-        return Ok(PoolSize::OfGroup(part(number)?));
+impl FileSize {
+    fn pool(&self) -> anyhow::Result<PoolSize> {
+        let part = |text: &str| percent(&format!("{text}%"), 1..=100);
+        let Self(size) = self;
+        if let Some(number) = size.text().strip_suffix("%VG") {
+            return Ok(PoolSize::OfGroup(part(number)?));
+        }
+        if let Some(number) = size.text().strip_suffix("%FREE") {
+            return Ok(PoolSize::OfFree(part(number)?));
+        }
+        let bytes = size.bytes();
+        let bytes = bytes.context("must be a size such as 80%VG, 100%FREE or 400Gi")?;
+        if bytes == 0 {
+            bail!("must be greater than 0");
+        }
+        Ok(PoolSize::Data(bytes))
     }
-    if let Some(number) = text.strip_suffix("%FREE") {
-        return Ok(PoolSize::OfFree(part(number)?));
-    }
-    let bytes = bytes(text).context("must be a size such as 80%VG, 100%FREE or 400GiB")?;
-    if bytes == 0 {
-        bail!("must be greater than 0");
-    }
-    Ok(PoolSize::Data(bytes))
 }
 
 #[cfg(test)]

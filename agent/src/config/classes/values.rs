@@ -5,12 +5,17 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use drumlin_core::{backend::Adoption, host::FileSystem, ops::adoption, types::NodeName};
 use drumlin_crd::Quantity;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Maximum duration of the freeze barrier of a group snapshot, in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct FileFreeze(Option<u64>);
+
+/// Bytes as a quantity of Kubernetes such as `64Ki`. The unit may end with a `B`, as in `64KiB`; it is the same value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub(super) struct FileBytes(Quantity);
 
 /// One name, or several.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +36,30 @@ impl Default for FileNodes {
 pub(in crate::config) struct Nodes {
     pub(in crate::config) here: NodeName,
     pub(in crate::config) former: Vec<NodeName>,
+}
+
+impl FileBytes {
+    /// The quantity that a text is.
+    pub(super) fn of(text: &str) -> Self {
+        let binary = text.strip_suffix('B').filter(|rest| rest.ends_with('i'));
+        Self(Quantity(binary.unwrap_or(text).to_owned()))
+    }
+
+    pub(super) fn bytes(&self) -> anyhow::Result<u64> {
+        Ok(self.0.bytes()?)
+    }
+
+    /// The quantity.
+    pub(super) fn text(&self) -> &str {
+        &self.0.0
+    }
+}
+
+impl<'de> Deserialize<'de> for FileBytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Quantity(text) = Quantity::deserialize(deserializer)?;
+        Ok(Self::of(&text))
+    }
 }
 
 impl FileFreeze {
@@ -92,12 +121,6 @@ pub(super) fn percent(text: &str, allowed: std::ops::RangeInclusive<u32>) -> any
             allowed.end()
         )
     })
-}
-
-/// Parses `64KiB`, or `64Ki` as in Kubernetes.
-pub(super) fn bytes(text: &str) -> anyhow::Result<u64> {
-    let binary = text.strip_suffix('B').filter(|rest| rest.ends_with('i'));
-    Ok(Quantity(binary.unwrap_or(text).to_owned()).bytes()?)
 }
 
 pub(super) fn file_system(name: Option<&str>) -> anyhow::Result<FileSystem> {

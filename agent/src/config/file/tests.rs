@@ -367,11 +367,14 @@ fn what_is_wrong_with_a_pool_to_be_made_is_named() {
         )
     };
     for fine in [
-        "{size: 80%VG, chunk: 64KiB, metadata: auto}",
-        "{size: 100%FREE, chunk: 1GiB, metadata: 1Gi}",
-        "{size: 400GiB}",
+        "{size: 80%VG, chunk: 64Ki, metadata: auto}",
+        "{size: 100%FREE, chunk: 1Gi, metadata: 1Gi}",
+        "{size: 400Gi}",
     ] {
-        load(&class(fine), &[]).unwrap();
+        let plan = load(&class(fine), &[]).unwrap().classes;
+        // The former spelling is the same value.
+        let former = load(&class(&fine.replace("Ki", "KiB").replace("Gi", "GiB")), &[]);
+        assert_eq!(plan, former.unwrap().classes);
     }
     for (bad, field) in [
         ("{size: 0%VG}", "thin.create.size"),
