@@ -1,12 +1,19 @@
 //! The manifests as a reconciler would read them, for commands: nothing is applied.
 
-use std::path::{Path, PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
+use nix::unistd::Uid;
+
+pub use crate::source::file::Refusal;
 use crate::{
     Error,
     source::{
         directory::{Directory, Scan},
-        trust::Trust,
+        file,
+        trust::{INSECURE, Trust},
     },
     status::FileProblem,
     store,
@@ -34,6 +41,25 @@ impl Manifests {
 /// The directory that the reconciler with this state directory has followed last, if it has.
 pub fn followed(state_dir: &Path) -> Option<Manifests> {
     store::load_source(&state_dir.join(store::DIRECTORY))?.followed()
+}
+
+/// Why a reconciler that runs as `user`, and trusts `owners` besides root, does not read a file or a directory of manifests,
+/// whatever is in it.
+///
+/// # Errors
+/// If the file cannot be opened.
+pub fn refusal(path: &Path, user: u32, owners: &[u32]) -> io::Result<Option<Refusal>> {
+    let trust = Trust::of(Uid::from_raw(user), owners);
+    if path.is_dir() {
+        let located = trust.locate(path).map(drop);
+        let why = located.err();
+        // Without the path, which the caller has.
+        let why = why.and_then(|why| Some(why.get(why.find(INSECURE)?..)?.to_owned()));
+        return Ok(why.map(Refusal::Insecure));
+    }
+    let file = file::open(path)?;
+    let metadata = file.metadata()?;
+    Ok(file::refused(&trust, &file, &metadata))
 }
 
 /// What is wrong with the manifests of a directory.

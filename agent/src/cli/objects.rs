@@ -8,7 +8,7 @@ use drumlin_reconciler::status::Form;
 
 use super::{
     KindsWord, KindsWordParser, LogArguments, ManifestsArguments, NamespaceArguments, ObjectWord,
-    ObjectWordParser, SelectionArguments,
+    ObjectWordParser, OwnerArguments, SelectionArguments,
 };
 use crate::duration::duration;
 
@@ -20,6 +20,14 @@ pub(crate) struct ValidateArguments {
     /// Output format.
     #[arg(short, long, value_name = "FORM")]
     pub(crate) output: Option<DataOutput>,
+    /// State directory, which says which directory of manifests the reconciler follows: there owner and mode of files must be right.
+    #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
+    pub(crate) state_dir: PathBuf,
+    /// The configuration file, where no reconciler has followed a directory yet [default: /etc/drumlin/config.yaml, if there is one].
+    #[arg(long, env = "DRUMLIN_CONFIG", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) owners: OwnerArguments,
 }
 
 /// Output format.

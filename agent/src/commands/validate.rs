@@ -4,6 +4,7 @@ use std::{
     collections::HashMap,
     fmt::Write,
     fs,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -12,21 +13,27 @@ use anyhow::Context;
 use drumlin_crd::{Manifest, ObjectKey, Problem, quote, yaml::Location};
 use drumlin_reconciler::{
     Entry,
-    colours::RED,
+    colours::{RED, YELLOW},
     counted,
+    manifest_scan::{self, Manifests, Refusal},
     status::{FileProblem, Form, ignored},
 };
+use nix::unistd::Uid;
 use serde::Serialize;
 
-use super::print::print_styled;
-use crate::cli::{DataOutput, ValidateArguments};
+use super::{known_manifests::known, print::print_styled};
+use crate::cli::{DataOutput, ManifestsArguments, ValidateArguments};
 
 /// Exit code if a manifest is invalid.
 const INVALID: u8 = 4;
 
 /// Prints all problems.
 pub(crate) fn run(arguments: &ValidateArguments) -> anyhow::Result<ExitCode> {
-    let mut validation = Validation::default();
+    let mut validation = Validation {
+        followed: Followed::known(arguments),
+        owners: arguments.owners.manifest_owners.clone(),
+        ..Validation::default()
+    };
     for path in &arguments.paths {
         validation.add(path)?;
     }
@@ -47,6 +54,8 @@ struct Validation {
     /// The number of objects in those that are valid.
     objects: usize,
     problems: Vec<QuotedProblem>,
+    /// What a reconciler would refuse, if it were to follow what it does not.
+    warnings: Vec<QuotedProblem>,
     /// Files and subdirectories of the directories that may be meant as manifests, and are ignored.
     ignored_files: Vec<String>,
     /// The number of documents of other API groups, which are ignored.
@@ -54,6 +63,63 @@ struct Validation {
     /// Where each object is.
     #[serde(skip)]
     places: HashMap<ObjectKey, String>,
+    /// The directory that the reconciler follows, if one is known.
+    #[serde(skip)]
+    followed: Option<Followed>,
+    /// Users whose manifests are trusted elsewhere, besides root and the user of this command.
+    #[serde(skip)]
+    owners: Vec<u32>,
+}
+
+/// The directory that the reconciler of this host follows.
+#[derive(Debug)]
+struct Followed {
+    directory: PathBuf,
+    /// The user who runs it.
+    user: u32,
+    /// Users whose manifests it trusts, besides root and its own.
+    owners: Vec<u32>,
+}
+
+impl Followed {
+    fn known(arguments: &ValidateArguments) -> Option<Self> {
+        let known = known(
+            &ManifestsArguments {
+                manifests: None,
+                config: arguments.config.clone(),
+                owners: arguments.owners.clone(),
+            },
+            &arguments.state_dir,
+        );
+        let Manifests { directory, owners } = known.ok()?;
+        let state = fs::metadata(&arguments.state_dir);
+        Some(Self {
+            directory: fs::canonicalize(directory).ok()?,
+            user: state.map_or_else(|_| Uid::effective().as_raw(), |state| state.uid()),
+            owners,
+        })
+    }
+
+    /// Returns true for the directory, and for a file directly in it.
+    fn has(&self, path: &Path) -> bool {
+        let is_it = |path: &Path| fs::canonicalize(path).is_ok_and(|path| path == self.directory);
+        let parent = path.parent().map(|parent| {
+            if parent.as_os_str().is_empty() {
+                Path::new(".")
+            } else {
+                parent
+            }
+        });
+        is_it(path) || parent.is_some_and(is_it)
+    }
+}
+
+/// What is done with a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Checked {
+    Read,
+    /// It is none, or too large.
+    NotRead,
 }
 
 /// A problem, and the line of the file with the place marked.
@@ -70,12 +136,22 @@ impl Validation {
     /// Adds a file, or the manifests of a directory.
     fn add(&mut self, path: &Path) -> anyhow::Result<()> {
         let Found { files, ignored } = Found::at(path)?;
+        if path.is_dir() {
+            self.check_trust(path, QuotedProblem::of_whole)?;
+        }
         self.ignored_files.extend(ignored);
         if files.is_empty() {
             let message = "contains no manifests; subdirectories are not read";
             self.problems.push(QuotedProblem::of_whole(path, message));
         }
         for file in files {
+            let refused = self.check_trust(&file, |file, why| {
+                QuotedProblem::new(file, at_begin(1, why))
+            })?;
+            if refused == Checked::NotRead {
+                self.files += 1;
+                continue;
+            }
             let text =
                 fs::read(&file).with_context(|| format!("could not read {}", file.display()))?;
             self.files += 1;
@@ -96,6 +172,38 @@ impl Validation {
             }
         }
         Ok(())
+    }
+
+    /// Notes if the reconciler would not read a file or directory, whatever is in it. Where it does not follow, as in a checkout
+    /// of its user, owner and mode are those of the place, and no error.
+    fn check_trust(
+        &mut self,
+        path: &Path,
+        problem: impl Fn(&Path, &str) -> QuotedProblem,
+    ) -> anyhow::Result<Checked> {
+        let followed = self.followed.as_ref().filter(|followed| followed.has(path));
+        // A pipe is read once.
+        if followed.is_none() && !path.is_file() && !path.is_dir() {
+            return Ok(Checked::Read);
+        }
+        let own = Uid::effective().as_raw();
+        let (user, owners) = followed.map_or((own, &self.owners), |followed| {
+            (followed.user, &followed.owners)
+        });
+        let refusal = manifest_scan::refusal(path, user, owners);
+        let refusal = refusal.with_context(|| format!("could not read {}", path.display()))?;
+        match refusal {
+            None => {}
+            Some(Refusal::Insecure(why)) if followed.is_none() => {
+                self.warnings.push(problem(path, &why));
+            }
+            Some(Refusal::Insecure(why)) => self.problems.push(problem(path, &why)),
+            Some(Refusal::Unusable(why)) => {
+                self.problems.push(problem(path, &why));
+                return Ok(Checked::NotRead);
+            }
+        }
+        Ok(Checked::Read)
     }
 
     /// Adds the objects of a valid file, which no other one may have.
@@ -123,6 +231,7 @@ impl Validation {
             return data;
         }
         let mut ignored = ignored(&self.ignored_files);
+        ignored.insert_str(0, &self.render_warnings());
         if self.ignored_documents > 0 {
             let documents = self.ignored_documents;
             let _ = writeln!(
@@ -149,6 +258,34 @@ impl Validation {
         }
         text.push_str(&ignored);
         text
+    }
+}
+
+impl Validation {
+    /// A line for each warning; of files with the same one only the first is named.
+    fn render_warnings(&self) -> String {
+        let mut of_message: Vec<(&FileProblem, usize)> = Vec::new();
+        for QuotedProblem { problem, .. } in &self.warnings {
+            let message = &problem.problem.message;
+            let mut known = of_message.iter_mut();
+            match known.find(|(first, _)| first.problem.message == *message) {
+                Some((_, count)) => *count += 1,
+                None => of_message.push((problem, 1)),
+            }
+        }
+        let lines = of_message
+            .into_iter()
+            .map(|(FileProblem { file, problem }, count)| {
+                let more = match count {
+                    1 => String::new(),
+                    count => format!(" and {}", counted(count - 1, "other file")),
+                };
+                format!(
+                    "{YELLOW}WARNING {file}{more}: {}{YELLOW:#}\n",
+                    problem.message
+                )
+            });
+        lines.collect()
     }
 }
 

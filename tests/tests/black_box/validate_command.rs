@@ -1,15 +1,23 @@
 //! `drumlin validate`: what it finds, for people and for programs.
 
-use std::fs;
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt, chown},
+    path::Path,
+};
 
 use drumlin_tests::{
-    agent::write,
+    agent::{eventually, write},
     programs::{drumlin, program},
     storage::Scratch,
 };
 use serde_json::{Value, json};
 
-use crate::{describe_and_events::documented_keys, helpers::text, host::small};
+use crate::{
+    describe_and_events::documented_keys,
+    helpers::text,
+    host::{Host, small},
+};
 
 /// What it prints, and its exit code.
 fn validated(words: &[&str]) -> (String, Option<i32>) {
@@ -48,7 +56,8 @@ fn programs_get_all_problems_with_their_places() {
             "ignoredDocuments",
             "ignoredFiles",
             "objects",
-            "problems"
+            "problems",
+            "warnings"
         ]
     );
     assert_eq!((&json["files"], &json["objects"]), (&json!(4), &json!(3)));
@@ -114,7 +123,7 @@ fn programs_get_the_numbers_of_what_is_valid() {
     let json: Value = serde_json::from_str(&printed).unwrap();
     assert_eq!(
         json,
-        json!({"files": 1, "objects": 1, "problems": [], "ignoredFiles": [], "ignoredDocuments": 0})
+        json!({"files": 1, "objects": 1, "problems": [], "warnings": [], "ignoredFiles": [], "ignoredDocuments": 0})
     );
     assert_eq!(code, Some(0));
     let people = validated(&[&file]);
@@ -212,4 +221,81 @@ fn a_mistyped_group_is_wrong_and_documents_of_other_groups_are_counted() {
         (&json["objects"], &json["ignoredDocuments"]),
         (&json!(1), &json!(3))
     );
+}
+
+/// Gives a file or directory this owner and mode.
+fn own(path: &Path, user: u32, mode: u32) {
+    chown(path, Some(user), None).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[tokio::test]
+async fn what_the_reconciler_refuses_for_its_owner_or_mode_is_invalid_where_it_follows() {
+    let host = Host::start().await;
+    host.write("a.yaml", &[small("a")]);
+    host.until("a", &["True"]).await;
+    let file = host.manifests.join("a.yaml");
+    let state = format!("--state-dir={}", text(host.agent.path("state")));
+    let (file_name, directory) = (text(file.clone()), text(host.manifests.clone()));
+    let valid = ("1 file, 1 object: valid\n".to_owned(), Some(0));
+    for path in [&file_name, &directory] {
+        assert_eq!(validated(&[path, &state]), valid);
+    }
+    let owned = "InsecurePermissions: owned by user 65534; change the owner to root";
+    let writable = "InsecurePermissions: writable by its group or others (mode 664)";
+    for (user, mode, why) in [(65534, 0o644, owned), (0, 0o664, writable)] {
+        own(&file, user, mode);
+        for path in [&file_name, &directory] {
+            let (said, code) = validated(&[path, &state]);
+            assert!(said.contains(&format!("{file_name}:1:1: {why}")), "{said}");
+            assert_eq!(code, Some(4), "{said}");
+        }
+        // The same words.
+        eventually(|| host.agent.status().0, |status| status.contains(why)).await;
+    }
+    own(&file, 65534, 0o644);
+    let trusted = "--manifest-owner=65534";
+    assert_eq!(validated(&[&directory, &state, trusted]), valid);
+    own(&file, 0, 0o644);
+    own(&host.manifests, 0, 0o775);
+    let (said, code) = validated(&[&directory, &state]);
+    let why = "InsecurePermissions: writable by its group or others (mode 775)";
+    assert!(said.starts_with(&format!("{directory}: {why}")), "{said}");
+    assert_eq!(code, Some(4));
+    own(&host.manifests, 0, 0o755);
+}
+
+#[test]
+fn elsewhere_owner_and_mode_are_a_warning() {
+    let scratch = Scratch::new();
+    let checkout = scratch.directory("checkout");
+    for name in ["a", "b", "c"] {
+        let path = checkout.join(format!("{name}.yaml"));
+        write(&path, &small(name));
+        own(&path, 0, 0o664);
+    }
+    let other = checkout.join("d.yaml");
+    write(&other, &small("d"));
+    own(&other, 65534, 0o644);
+    let checkout = text(checkout);
+    let (said, code) = validated(&[&checkout]);
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!((lines.len(), code), (3, Some(0)), "{said}");
+    assert_eq!(lines[0], "4 files, 4 objects: valid");
+    let many = format!(
+        "WARNING {checkout}/a.yaml and 2 other files: InsecurePermissions: writable by its group"
+    );
+    let one = format!("WARNING {checkout}/d.yaml: InsecurePermissions: owned by user 65534");
+    assert!(lines[1].starts_with(&many), "{said}");
+    assert!(lines[2].starts_with(&one), "{said}");
+    let (printed, code) = validated(&[&checkout, "-o", "json"]);
+    let json: Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!(json["warnings"].as_array().unwrap().len(), 4, "{json}");
+    assert_eq!((&json["problems"], code), (&json!([]), Some(0)));
+    // What no reconciler reads anywhere.
+    let large = scratch.path().join("large.yaml");
+    write(&large, &"#".repeat((1 << 20) + 1));
+    let (said, code) = validated(&[&text(large)]);
+    assert!(said.contains("more than the maximum of 1048576"), "{said}");
+    assert_eq!(code, Some(4));
 }

@@ -1,6 +1,7 @@
 //! Reads one manifest file: checks that it is trusted and completely written, and parses it.
 
 use std::{
+    fmt,
     fs::{File, OpenOptions},
     io::{self, Read},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
@@ -74,6 +75,22 @@ impl ReadFile {
     }
 }
 
+/// Why a file or directory of manifests is not read, whatever is in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// Its owner or mode.
+    Insecure(String),
+    /// Its type or size.
+    Unusable(String),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Insecure(why) | Self::Unusable(why)) = self;
+        f.write_str(why)
+    }
+}
+
 /// Reads manifests: the trusted owners, and the files that are open for writing.
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
@@ -98,15 +115,11 @@ impl Reader<'_> {
     }
 
     fn try_look(&mut self, path: &Path, known: Option<&ReadFile>) -> io::Result<ReadFile> {
-        let file = OpenOptions::new()
-            .read(true)
-            // Opening a pipe of this name would block forever.
-            .custom_flags(OFlag::O_NONBLOCK.bits())
-            .open(path)?;
+        let file = open(path)?;
         let metadata = file.metadata()?;
         let identity = Identity::of(&metadata);
-        if let Err(message) = self.check(&file, &metadata) {
-            return Ok(refusal(identity, message));
+        if let Some(why) = refused(self.trust, &file, &metadata) {
+            return Ok(refusal(identity, why.to_string()));
         }
         let since = match known.map(|known| &known.reading) {
             Some(Reading::Later(since))
@@ -159,20 +172,6 @@ impl Reader<'_> {
         })
     }
 
-    fn check(&self, file: &File, metadata: &std::fs::Metadata) -> Result<(), String> {
-        if !metadata.is_file() {
-            return Err("is not a file".to_owned());
-        }
-        self.trust.check(file, metadata)?;
-        if metadata.size() > FILE_BYTES {
-            let size = metadata.size();
-            return Err(format!(
-                "file has {size} bytes, more than the maximum of {FILE_BYTES}"
-            ));
-        }
-        Ok(())
-    }
-
     /// Returns true if no process is writing the file, whose present version was seen first at `since`.
     fn is_settled(&mut self, file: &File, metadata: &std::fs::Metadata, since: Instant) -> bool {
         match self.open_files.writers(file, metadata) {
@@ -188,6 +187,31 @@ impl Reader<'_> {
             }
         }
     }
+}
+
+/// Opens a file to read it.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        // Opening a pipe of this name would block forever.
+        .custom_flags(OFlag::O_NONBLOCK.bits())
+        .open(path)
+}
+
+/// Why an open file is not read.
+pub(crate) fn refused(trust: &Trust, file: &File, metadata: &std::fs::Metadata) -> Option<Refusal> {
+    if !metadata.is_file() {
+        return Some(Refusal::Unusable("is not a file".to_owned()));
+    }
+    if let Err(why) = trust.check(file, metadata) {
+        return Some(Refusal::Insecure(why));
+    }
+    let size = metadata.size();
+    (size > FILE_BYTES).then(|| {
+        Refusal::Unusable(format!(
+            "file has {size} bytes, more than the maximum of {FILE_BYTES}"
+        ))
+    })
 }
 
 /// The result for a file that could not be found; none if its name is gone, too. A symbolic link that leads nowhere has

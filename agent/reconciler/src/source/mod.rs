@@ -1,7 +1,7 @@
 //! The sources of manifests.
 
 pub(crate) mod directory;
-mod file;
+pub(crate) mod file;
 pub(crate) mod file_name;
 pub(crate) mod kubernetes;
 mod open_for_write;

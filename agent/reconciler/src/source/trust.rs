@@ -16,6 +16,8 @@ use nix::{
     unistd::Uid,
 };
 
+/// What a refusal for the owner or the mode begins with.
+pub(crate) const INSECURE: &str = "InsecurePermissions: ";
 /// The symbolic link that kubelet's atomic writer (and similar tools) replaces to swap a whole directory at once.
 const DATA: &str = "..data";
 
@@ -28,12 +30,15 @@ pub(crate) struct Trust {
 }
 
 impl Trust {
-    /// Trusts root, the user of this process, and `users`.
+    /// Trusts root, the user of this process, and `more`.
     pub(crate) fn new(more: &[u32]) -> Self {
+        Self::of(Uid::effective(), more)
+    }
+
+    /// What a process of this user trusts: root, the user, and `more`.
+    pub(crate) fn of(user: Uid, more: &[u32]) -> Self {
         let named = more.iter().map(|uid| Uid::from_raw(*uid));
-        let owners = [Uid::from_raw(0), Uid::effective()]
-            .into_iter()
-            .chain(named);
+        let owners = [Uid::from_raw(0), user].into_iter().chain(named);
         Self {
             owners: owners.collect(),
             named: more.to_vec(),
@@ -54,7 +59,7 @@ impl Trust {
     ///
     /// # Errors
     /// What is wrong with the directory, and how to correct it.
-    pub(super) fn locate(&self, path: &Path) -> Result<(PathBuf, Metadata), String> {
+    pub(crate) fn locate(&self, path: &Path) -> Result<(PathBuf, Metadata), String> {
         let shown = path.display();
         let failed = |error: io::Error| format!("{shown} cannot be read: {error}");
         let root = fs::canonicalize(path).map_err(failed)?;
@@ -98,13 +103,13 @@ impl Trust {
         if !self.has(metadata) {
             let uid = metadata.uid();
             return Err(format!(
-                "InsecurePermissions: owned by user {uid}; change the owner to root (chown root), or trust that user (--manifest-owner {uid})"
+                "{INSECURE}owned by user {uid}; change the owner to root (chown root), or trust that user (--manifest-owner {uid})"
             ));
         }
         // The mode of a symbolic link has no meaning; its target was opened.
         if metadata.mode() & 0o022 != 0 && !is_read_only(opened) {
             return Err(format!(
-                "InsecurePermissions: writable by its group or others (mode {:o}); remove that permission (chmod go-w), or mount it read-only",
+                "{INSECURE}writable by its group or others (mode {:o}); remove that permission (chmod go-w), or mount it read-only",
                 metadata.mode() & 0o7777
             ));
         }
