@@ -11,6 +11,7 @@ use k8s_openapi::jiff::Timestamp;
 use crate::{
     Error,
     engine::Engine,
+    known_directory::KnownDirectory,
     prune::{Absences, Prune, allowance},
     record::{Record, now},
     source::directory::{Content, Scan},
@@ -211,14 +212,45 @@ impl Catalog {
     }
 }
 
-/// A directory that became empty is treated as an accident: the scan is rejected, and no object becomes an orphan.
+/// A directory that became empty is treated as an accident, and so is one on another file system that lacks manifests: the
+/// scan is rejected, and no object becomes an orphan.
 fn trusted(engine: &Engine, directory: &str, scan: Scan) -> Scan {
-    match scan {
-        Scan::Read(content) if content.files == 0 && engine.shared.has_anything() => {
+    let Scan::Read(content) = scan else {
+        return scan;
+    };
+    if content.files == 0 {
+        return if engine.shared.has_anything() {
             Scan::Unavailable(format!("{directory} is empty, but objects from it exist"))
-        }
-        other => other,
+        } else {
+            Scan::Read(content)
+        };
     }
+    let checked = content.file_system.as_ref().map_or(Ok(()), |now| {
+        let lost = || lost(engine, &content);
+        KnownDirectory::check(engine.shared.store(), directory, now, lost)
+    });
+    match checked {
+        Ok(()) => Scan::Read(content),
+        Err(why) => Scan::Unavailable(why),
+    }
+}
+
+/// The objects that would become orphans.
+fn lost(engine: &Engine, content: &Content) -> Vec<ObjectKey> {
+    let documents = content.documents.iter();
+    let named: HashSet<ObjectKey> = documents
+        .map(|(_, document)| document.object.key())
+        .collect();
+    let mut lost = engine.shared.keys_of(|record| {
+        record.has_manifest()
+            && record.drumlin.orphan_since.is_none()
+            && !record.drumlin.destroyed
+            && !record.is_nothing()
+            && !named.contains(&record.key())
+            && !content.silent.contains(&record.drumlin.file)
+    });
+    lost.sort();
+    lost
 }
 
 fn take_over(engine: &Engine, content: Content) -> Result<Taken, Error> {
@@ -255,9 +287,7 @@ fn take_over(engine: &Engine, content: Content) -> Result<Taken, Error> {
     }
     engine.shared.keep_elsewhere(|key| named.contains(key));
     let missing = engine.shared.keys_of(|record| {
-        // A snapshot of a schedule has no manifest.
-        record.is_of_file()
-            && record.drumlin.schedule.is_none()
+        record.has_manifest()
             && !named.contains(&record.key())
             && !silent.contains(&record.drumlin.file)
     });

@@ -67,6 +67,7 @@ mod inventory;
 mod inventory_calls;
 pub mod kept;
 mod kinds;
+mod known_directory;
 pub mod manifest_scan;
 mod marker;
 mod mount_watch;

@@ -375,6 +375,11 @@ impl Record {
         self.served().is_none()
     }
 
+    /// Returns true if it comes from a manifest file and is not a snapshot of a schedule, which has none.
+    pub(crate) fn has_manifest(&self) -> bool {
+        self.is_of_file() && self.drumlin.schedule.is_none()
+    }
+
     /// Returns true if it comes from a file and its handle begins with another node name.
     pub(crate) fn is_of_former_name(&self, here: &str) -> bool {
         let node = self.handle().and_then(names::node_of);

@@ -275,10 +275,9 @@ impl Shared {
 
     /// Returns true if there is an object of a manifest file that was not destroyed.
     pub(crate) fn has_anything(&self) -> bool {
-        lock(&self.records).by_key.values().any(|record| {
-            let is_of_file = record.is_of_file() && record.drumlin.schedule.is_none();
-            is_of_file && !record.drumlin.destroyed
-        })
+        let records = lock(&self.records);
+        let mut records = records.by_key.values();
+        records.any(|record| record.has_manifest() && !record.drumlin.destroyed)
     }
 
     /// Saves the result of a pass, merged with the current manifest part of the record; wakes the objects that wait for

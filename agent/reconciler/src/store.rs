@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, destroyed,
+    known_directory::KnownDirectory,
     manifest_scan::Manifests,
     marker::Marker,
     prune::{Prune, Pruning},
@@ -250,6 +251,23 @@ impl Store {
             return Ok(());
         }
         write(&self.root.join("source.json"), source)
+    }
+
+    /// The reconciler's directory.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Writes on which file system the directory of manifests is.
+    pub(crate) fn save_known_directory(
+        &self,
+        path: &Path,
+        known: &KnownDirectory,
+    ) -> Result<(), Error> {
+        if self.is_dry_run() {
+            return Ok(());
+        }
+        write(path, known)
     }
 
     /// The result of the last scan of the manifests, if there was one.

@@ -69,6 +69,7 @@ mod manifest_power_cut;
 mod manifest_schedules;
 mod manifests;
 mod manifests_in_trouble;
+mod manifests_on_another_disk;
 mod metrics;
 mod mount_conflicts;
 mod mount_group;

@@ -17,7 +17,7 @@ use super::{
     trust::Trust,
     watch::UNSETTLED,
 };
-use crate::{Error, prune::SENTINEL};
+use crate::{Error, known_directory::FileSystemId, prune::SENTINEL};
 
 /// How often a command looks at files that are being written.
 const LOOKS: usize = 3;
@@ -32,6 +32,7 @@ pub(crate) struct Directory {
     known: HashMap<String, ReadFile>,
     ignored: Vec<String>,
     may_prune: bool,
+    file_system: Option<FileSystemId>,
 }
 
 /// The result of a scan.
@@ -62,6 +63,8 @@ pub(crate) struct Content {
     pub(crate) ignored: Vec<String>,
     /// True if the directory says that objects whose manifests are gone may be pruned.
     pub(crate) may_prune: bool,
+    /// Where the directory is, if that can be determined.
+    pub(crate) file_system: Option<FileSystemId>,
 }
 
 impl Directory {
@@ -74,6 +77,7 @@ impl Directory {
             known: HashMap::new(),
             ignored: Vec::new(),
             may_prune: false,
+            file_system: None,
         }
     }
 
@@ -166,6 +170,8 @@ impl Directory {
             }
         }
         self.may_prune = root.join(SENTINEL).is_file();
+        let opened = fs::File::open(&root).map_err(failed)?;
+        self.file_system = FileSystemId::of(&opened);
         let (_, now) = self.trust.locate(&self.path)?;
         Ok((now.dev(), now.ino()) == (metadata.dev(), metadata.ino()))
     }
@@ -175,6 +181,7 @@ impl Directory {
             files: self.known.len(),
             ignored: self.ignored.clone(),
             may_prune: self.may_prune,
+            file_system: self.file_system.clone(),
             ..Content::default()
         };
         for (name, found) in &self.known {
