@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use drumlin_crd::ObjectKey;
 use serde_json::Value;
 
-use crate::record::Record;
+use crate::record::{Record, Verdict};
 
 /// A request that the source refused or could not answer, as text for a condition.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +44,12 @@ pub(crate) trait ObjectSource: Send + Sync {
     /// # Errors
     /// When the source refuses it, or does not answer.
     async fn delete(&self, key: &ObjectKey, uid: &str) -> Result<(), SourceError>;
+
+    /// Publishes an event about an object, beside those of its condition.
+    ///
+    /// # Errors
+    /// When the source refuses it, or does not answer.
+    async fn publish(&self, known: &Record, event: &Verdict) -> Result<(), SourceError>;
 
     /// Returns true if only administrators may set the annotation that adopts a foreign resource.
     ///

@@ -4,7 +4,6 @@ use std::fs;
 
 use drumlin_proto::csi::v1::{ListSnapshotsRequest, ListVolumesRequest};
 use drumlin_tests::{
-    agent::eventually,
     relay::Fault,
     requests::{create, delete, raw},
 };
@@ -12,7 +11,7 @@ use serde_json::Value;
 use tonic::Code;
 
 use crate::{
-    helpers::ok,
+    helpers::{ok, text},
     host::{Host, absent, annotated, group, object, small},
     manifests_in_trouble::Reconciler,
 };
@@ -142,11 +141,15 @@ async fn a_group_that_changes_between_two_attempts_of_its_snapshot_is_told() {
     let mut controller = host.agent.controller();
     let taken = controller.list_snapshots(ListSnapshotsRequest::default());
     assert_eq!(ok(taken.await).entries.len(), 2);
-    let log = || fs::read_to_string(host.agent.path("reconciler.log")).unwrap();
-    let is_told = |line: &str| {
-        line.contains("MembershipChangedDuringSnapshot")
-            && line.contains("object=GroupSnapshot/default/s")
-    };
-    let log = eventually(log, |log| log.lines().any(is_told)).await;
-    assert_eq!(log.lines().filter(|line| is_told(line)).count(), 1, "{log}");
+    let state = text(host.agent.path("state"));
+    let events = ["events", "dgsnap/s", "-o", "json", "--state-dir", &state];
+    let events = host.agent.command(&events);
+    let events: Vec<Value> = serde_json::from_slice(&events.stdout).unwrap();
+    let reasons: Vec<&str> = events
+        .iter()
+        .map(|event| event["reason"].as_str().unwrap())
+        .collect();
+    let told = "MembershipChangedDuringSnapshot";
+    assert!(reasons.ends_with(&[told, "SnapshotReady"]), "{events:#?}");
+    assert_eq!(reasons.iter().filter(|reason| **reason == told).count(), 1);
 }

@@ -17,7 +17,7 @@ use crate::{
     client::{Failure, PATIENCE, call, gone_is_fine},
     count::counted,
     inventory::{rfc3339, size},
-    record::{Body, Of, Verdict},
+    record::{Body, Of, State, Verdict},
 };
 
 impl Pass<'_> {
@@ -171,7 +171,7 @@ impl Pass<'_> {
                 "CreateVolumeGroupSnapshot returned other volumes than requested".to_owned(),
             ));
         }
-        self.tell_group();
+        self.tell_group().await;
         if self.together().1.ready_to_use {
             return Ok(());
         }
@@ -200,18 +200,37 @@ impl Pass<'_> {
         status.ready_to_use = taken.ready_to_use;
     }
 
+    /// The group has other members by now than the snapshot, which was asked for those that it had then.
+    async fn tell_membership_changed(&mut self) {
+        let event = Verdict {
+            state: State::Ready,
+            reason: "MembershipChangedDuringSnapshot",
+            message:
+                "the group has other members by now; the snapshot has those of its first attempt"
+                    .to_owned(),
+        };
+        tracing::info!(object = %self.record.key(), reason = event.reason, "group membership changed during the snapshot");
+        self.record.note_event(&event);
+        if let Some(source) = self.shared.object_source()
+            && let Err(error) = source.publish(&self.record, &event).await
+        {
+            tracing::debug!(object = %self.record.key(), error = %error, "event could not be published");
+        }
+    }
+
     /// Writes the time of the last snapshot to the status of the group.
-    fn tell_group(&self) {
-        let (spec, status) = self.together();
+    async fn tell_group(&mut self) {
+        let (spec, _) = self.together();
         let Some(group) = self.sibling("VolumeGroup", &spec.group_name) else {
             return;
         };
+        let status = self.together().1.clone();
         if let Body::Group(Of { status: now, .. }) = &group.body {
             let has = now.members.iter();
             let has = has.filter_map(|member| member.volume_handle.as_ref());
             let shown = status.members.iter().map(|member| &member.volume_handle);
             if has.collect::<BTreeSet<_>>() != shown.collect() {
-                tracing::info!(object = %self.record.key(), reason = "MembershipChangedDuringSnapshot", "group membership changed during the snapshot");
+                self.tell_membership_changed().await;
             }
         }
         let Some(time) = status.creation_time.clone() else {

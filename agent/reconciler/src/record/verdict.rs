@@ -72,7 +72,7 @@ impl Record {
     }
 
     /// Notes a verdict as an event, if it differs from the last one.
-    fn note_event(&mut self, verdict: &Verdict) {
+    pub(crate) fn note_event(&mut self, verdict: &Verdict) {
         let events = &mut self.drumlin.events;
         let mut count = 1;
         if let Some(last) = events.last()

@@ -178,3 +178,27 @@ async fn a_thaw_watchdog_that_is_left_is_found_and_goes_on() {
     Diagnosis::of(&agent).lacks("leftover-thaw-watchdog");
     fs::write(format!("{}/after", at.1), "written").unwrap();
 }
+
+#[tokio::test]
+async fn a_line_of_fstab_that_mounts_a_volume_is_told() {
+    let agent = Agent::start().await;
+    let (id, at) = used(&agent, "ext4", 32).await;
+    let fstab = agent.path("fstab");
+    let told = || {
+        let line = format!("export LIBMOUNT_FSTAB={}", fstab.display());
+        Diagnosis::where_mounts_are(&agent, &line)
+    };
+    let source = run("findmnt", &["-no", "SOURCE", &at.0]);
+    fs::write(&fstab, format!("# by hand\n{} /srv ext4\n", source.trim())).unwrap();
+    let object = format!("{}:2", fstab.display());
+    let found = told();
+    let message = found.text("mounted-by-host", &object, "message");
+    assert!(message.contains("both do so"), "{message}");
+    fs::write(&fstab, "/dev/none /srv ext4\n").unwrap();
+    told().lacks("mounted-by-host");
+    // One that cannot be read.
+    fs::remove_file(&fstab).unwrap();
+    fs::create_dir(&fstab).unwrap();
+    told().finds("not-checked", "fstab");
+    unmount(&agent, &id, &at).await;
+}

@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use super::{
     ingest::ours,
-    server::{Refusal, Server},
+    server::{EventNote, Refusal, Server},
 };
 use crate::{
     object_source::{ObjectSource, SourceError},
-    record::{Record, Served},
+    record::{Record, Served, Verdict},
 };
 
 #[async_trait]
@@ -35,6 +35,19 @@ impl ObjectSource for Server {
 
     async fn delete(&self, key: &ObjectKey, uid: &str) -> Result<(), SourceError> {
         Ok(Self::delete(self, key, uid).await?)
+    }
+
+    async fn publish(&self, known: &Record, event: &Verdict) -> Result<(), SourceError> {
+        let Some(served) = known.served() else {
+            return Ok(());
+        };
+        let told = EventNote {
+            is_trouble: false,
+            reason: event.reason.to_owned(),
+            message: event.message.clone(),
+        };
+        let node = known.node().unwrap_or_default();
+        Ok(self.tell(&known.key(), &served.uid, node, told).await?)
     }
 
     async fn restricts_adoption(&self, key: &ObjectKey) -> Result<bool, SourceError> {
