@@ -33,6 +33,9 @@ pub(super) fn check(subject: &Subject) -> Vec<Finding> {
             return found;
         }
     };
+    if found.is_empty() {
+        found.extend(not_used(subject, table));
+    }
     for row in &table.objects {
         let object = format!("{}/{}/{}", row.kind, row.namespace, row.name);
         if row.orphan_since.is_some() {
@@ -61,6 +64,13 @@ pub(super) fn check(subject: &Subject) -> Vec<Finding> {
     }));
     found.extend(lost(subject, table));
     found
+}
+
+/// A directory that can be read and that the reconciler does not use: it is empty, or on another file system than before.
+fn not_used(subject: &Subject, table: &StatusTable) -> Option<Finding> {
+    let (directory, why) = (subject.manifests()?, table.unavailable.as_ref()?);
+    let found = Finding::at(Check::ManifestsUnavailable, directory, why.clone());
+    Some(found.advice("until then no object is changed; do as the message says"))
 }
 
 /// The manifests as a reconciler would read them.

@@ -88,6 +88,21 @@ async fn manifests_that_are_not_valid_or_away_are_told_also_without_an_agent() {
 }
 
 #[tokio::test]
+async fn manifests_that_can_be_read_and_are_not_used_are_told() {
+    let host = Host::start().await;
+    host.write("a.yaml", &[small("a")]);
+    host.until("a", &["True"]).await;
+    diagnose(&host).lacks("manifests-unavailable");
+    fs::remove_file(host.manifests.join("a.yaml")).unwrap();
+    let found = Diagnosis::until(&host.agent, "manifests-unavailable", "manifests");
+    let message = found.text("manifests-unavailable", "manifests", "message");
+    assert!(message.contains("is empty, but objects"), "{message}");
+    host.write("a.yaml", &[small("a")]);
+    let found = || diagnose(&host).all("manifests-unavailable").len();
+    eventually(found, |count| *count == 0).await;
+}
+
+#[tokio::test]
 async fn what_was_released_is_kept_until_it_is_deleted() {
     let host = Host::start().await;
     let manifest = small("a").replace("deletionPolicy: Delete", "deletionPolicy: Retain");
