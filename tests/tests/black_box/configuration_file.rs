@@ -141,7 +141,6 @@ async fn changes_that_are_refused_are_named_in_the_log_the_status_and_by_the_doc
         &format!("log: {{level: debug}}\n{}", file(&both(&c, &d))),
     );
     manager.until(&[
-        "READY=1\n",
         "STATUS=configuration read again, but these changes need a restart: log.level, class b: directory.path\n",
     ]);
     until_logged(
