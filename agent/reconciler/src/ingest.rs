@@ -212,6 +212,14 @@ impl Catalog {
     }
 }
 
+impl Catalog {
+    /// Returns true if the last scan was used.
+    pub(crate) fn is_followed(&self) -> bool {
+        let shown = self.shown.as_ref();
+        shown.is_some_and(|shown| shown.unavailable.is_none())
+    }
+}
+
 /// A directory that became empty is treated as an accident, and so is one on another file system that lacks manifests: the
 /// scan is rejected, and no object becomes an orphan.
 fn trusted(engine: &Engine, directory: &str, scan: Scan) -> Scan {
@@ -225,14 +233,18 @@ fn trusted(engine: &Engine, directory: &str, scan: Scan) -> Scan {
             Scan::Read(content)
         };
     }
-    let checked = content.file_system.as_ref().map_or(Ok(()), |now| {
+    if let Some(now) = &content.file_system {
+        let store = engine.shared.store();
         let lost = || lost(engine, &content);
-        KnownDirectory::check(engine.shared.store(), directory, now, lost)
-    });
-    match checked {
-        Ok(()) => Scan::Read(content),
-        Err(why) => Scan::Unavailable(why),
+        if let Err(why) = KnownDirectory::check(store, directory, now, lost) {
+            return Scan::Unavailable(why);
+        }
+        // The objects of a file that cannot be read yet may be missing in it.
+        if content.silent.is_empty() {
+            KnownDirectory::remember(store, directory, now);
+        }
     }
+    Scan::Read(content)
 }
 
 /// The objects that would become orphans.

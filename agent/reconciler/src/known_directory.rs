@@ -5,7 +5,7 @@ use std::{fs, io, os::fd::AsFd, path::Path};
 
 use drumlin_crd::ObjectKey;
 use nix::sys::{
-    statfs::{TMPFS_MAGIC, fstatfs},
+    statfs::{EXT4_SUPER_MAGIC, fstatfs},
     statvfs::fstatvfs,
 };
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,8 @@ const FILE: &str = "directory.json";
 pub(crate) struct FileSystemId {
     /// Its type, `f_type` of `statfs(2)`.
     kind: i64,
-    /// Its `f_fsid`, which ext4 and btrfs have from their UUID. None of one that has another each time.
+    /// Its `f_fsid`, of ext4, which has it from its UUID. That of others is of the number of their device, of the mount or of
+    /// the subvolume, which another boot or a rollback of the host changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     id: Option<u64>,
 }
@@ -38,8 +39,8 @@ impl FileSystemId {
     /// That of an open file or directory; none if it cannot be determined.
     pub(crate) fn of(opened: &impl AsFd) -> Option<Self> {
         let kind = fstatfs(opened).ok()?.filesystem_type();
-        // A Secret is a tmpfs that is made anew for each pod.
-        let id = (kind != TMPFS_MAGIC).then(|| fstatvfs(opened).map(|found| found.filesystem_id()));
+        let id =
+            (kind == EXT4_SUPER_MAGIC).then(|| fstatvfs(opened).map(|found| found.filesystem_id()));
         Some(Self {
             kind: kind.0,
             id: id.transpose().ok()?.filter(|id| *id != 0),
@@ -53,8 +54,8 @@ impl FileSystemId {
 }
 
 impl KnownDirectory {
-    /// Remembers the file system of a directory with manifests. It is refused if it is another one than before and lacks
-    /// manifests that were there: `lost` finds the objects that would become orphans.
+    /// Refuses a directory that is on another file system than before and lacks manifests that were there: `lost` finds the
+    /// objects that would become orphans.
     ///
     /// # Errors
     /// Why the directory is not used, and how to have it accepted.
@@ -66,9 +67,7 @@ impl KnownDirectory {
     ) -> Result<(), String> {
         let path = store.root().join(FILE);
         let known = load(&path).filter(|known| known.directory == directory);
-        let is_another = known
-            .as_ref()
-            .is_some_and(|known| known.file_system.differs(now));
+        let is_another = known.is_some_and(|known| known.file_system.differs(now));
         let lost = if is_another { lost() } else { Vec::new() };
         if let [first, others @ ..] = lost.as_slice() {
             let more = match others.len() {
@@ -80,16 +79,22 @@ impl KnownDirectory {
                 path.display()
             ));
         }
+        Ok(())
+    }
+
+    /// Remembers the file system of a directory of which each file could be read. What cannot be written now is at a later
+    /// scan.
+    pub(crate) fn remember(store: &Store, directory: &str, now: &FileSystemId) {
+        let path = store.root().join(FILE);
         let now = Self {
             directory: directory.to_owned(),
             file_system: now.clone(),
         };
-        if known.as_ref() != Some(&now)
+        if load(&path).as_ref() != Some(&now)
             && let Err(error) = store.save_known_directory(&path, &now)
         {
-            tracing::warn!(error = %error, "not remembered on which file system the directory of manifests is");
+            tracing::debug!(error = %error, "not remembered on which file system the directory of manifests is");
         }
-        Ok(())
     }
 }
 
@@ -137,7 +142,9 @@ mod tests {
             }]
         };
         let check = |directory: &str, now: &FileSystemId| {
-            KnownDirectory::check(&store, directory, now, lost)
+            KnownDirectory::check(&store, directory, now, lost)?;
+            KnownDirectory::remember(&store, directory, now);
+            Ok::<_, String>(())
         };
         check("/m", &first).unwrap();
         check("/m", &first).unwrap();
@@ -156,6 +163,8 @@ mod tests {
         fs::write(&note, "{").unwrap();
         check("/m", &first).unwrap();
         KnownDirectory::check(&store, "/m", &second, Vec::new).unwrap();
+        check("/m", &second).unwrap_err();
+        KnownDirectory::remember(&store, "/m", &second);
         check("/m", &second).unwrap();
     }
 }

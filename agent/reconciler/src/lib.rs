@@ -386,6 +386,10 @@ impl Files {
                 _ => watch::POLL,
             };
             apply(&mut catalog, scan);
+            // What is refused may be what is below a mount point: its mount is not another directory.
+            if catalog.is_followed() {
+                self.directory.accept();
+            }
             let watching = tokio::task::spawn_blocking(move || {
                 self.watch.follow();
                 self

@@ -44,21 +44,24 @@ impl Engine {
 
     /// Removes the record of an orphan, or of the snapshot of a schedule, whose resource was deleted.
     async fn carry_out(&self, request: &AdminRequest) {
+        let Some(handle) = &request.handle else {
+            return;
+        };
         let is_meant = |record: &Record| {
             let book = &record.drumlin;
             let has_no_manifest = book.orphan_since.is_some() || book.schedule.is_some();
-            has_no_manifest && record.handle() == Some(&request.handle)
+            has_no_manifest && record.handle() == Some(handle)
         };
         if self.shared.with(&request.key, is_meant) != Some(true) {
             return;
         }
-        let Ok(None) = self.client.object(&request.handle).await else {
+        let Ok(None) = self.client.object(handle).await else {
             return;
         };
         match self.shared.forget(&request.key) {
             Ok(()) => {
                 self.shared.requests.forget(&request.key);
-                tracing::info!(object = %request.key, handle = %request.handle, "record of a deleted orphan removed");
+                tracing::info!(object = %request.key, handle, "record of a deleted orphan removed");
             }
             Err(error) => {
                 tracing::error!(object = %request.key, error = %error, "state could not be written");

@@ -30,45 +30,29 @@ pub(crate) struct Requests {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AdminRequest {
     pub(crate) key: ObjectKey,
-    /// The handle that it applies to: another resource that the object may have by then is not meant.
-    pub(crate) handle: String,
-    pub(crate) permits: Permission,
+    /// The resource that the object may adopt, whoever owned it: another one that it may have by then is not meant. Without it
+    /// nothing is permitted, and the object looks for its own resource in a new list.
+    pub(crate) handle: Option<String>,
 }
 
-/// What a request permits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Permission {
-    /// The object adopts the resource, whoever owned it.
-    Adopt,
-    /// Nothing more than without it: the resource that belongs to the object is newer than the cached list.
-    LookAgain,
-}
-
-/// The last word of a request that permits nothing.
-const LOOK_AGAIN: &str = "look-again";
+/// In place of a handle; there is no such resource.
+const NONE: &str = "-";
 
 impl AdminRequest {
     /// The object adopts the resource, whoever owned it.
     pub(crate) fn adopt(key: &ObjectKey, handle: &str) -> Self {
-        Self::new(key, handle, Permission::Adopt)
-    }
-
-    /// The object looks for its resource in a new list.
-    pub(crate) fn look_again(key: &ObjectKey, handle: &str) -> Self {
-        Self::new(key, handle, Permission::LookAgain)
-    }
-
-    fn new(key: &ObjectKey, handle: &str, permits: Permission) -> Self {
         Self {
             key: key.clone(),
-            handle: handle.to_owned(),
-            permits,
+            handle: Some(handle.to_owned()),
         }
     }
 
-    /// The handle of the resource that the object may adopt.
-    pub(crate) fn adoptable(&self) -> Option<&str> {
-        (self.permits == Permission::Adopt).then_some(&*self.handle)
+    /// The object looks for its resource in a new list.
+    pub(crate) fn look_again(key: &ObjectKey) -> Self {
+        Self {
+            key: key.clone(),
+            handle: None,
+        }
     }
 }
 
@@ -108,12 +92,8 @@ impl Requests {
             namespace,
             name,
         } = &request.key;
-        let handle = &request.handle;
-        let permits = match request.permits {
-            Permission::Adopt => "",
-            Permission::LookAgain => LOOK_AGAIN,
-        };
-        writeln!(file, "{kind} {namespace} {name} {handle} {permits}").map_err(failed)?;
+        let handle = request.handle.as_deref().unwrap_or(NONE);
+        writeln!(file, "{kind} {namespace} {name} {handle}").map_err(failed)?;
         fs::rename(&passing, &path).map_err(failed)
     }
 
@@ -126,8 +106,7 @@ impl Requests {
     /// Returns true if a request permits this object to adopt the resource with this handle.
     pub(crate) fn allow(&self, key: &ObjectKey, handle: Option<&str>) -> bool {
         let request = self.get(key);
-        let adoptable = request.as_ref().and_then(AdminRequest::adoptable);
-        handle.is_some() && adoptable == handle
+        handle.is_some() && request.is_some_and(|request| request.handle.as_deref() == handle)
     }
 
     /// Removes a request that was carried out.
@@ -142,8 +121,7 @@ impl Requests {
 
     /// Removes a request that was carried out because the object has this resource now. What it has not is still to come.
     pub(crate) fn forget_about(&self, key: &ObjectKey, handle: Option<&str>) {
-        let is_about = |request: &AdminRequest| handle == Some(&*request.handle);
-        if self.get(key).as_ref().is_some_and(is_about) {
+        if self.allow(key, handle) {
             self.forget(key);
         }
     }
@@ -176,11 +154,7 @@ fn read(path: &Path) -> Option<AdminRequest> {
             namespace: words.next()?,
             name: words.next()?,
         },
-        handle: words.next()?,
-        permits: match words.next() {
-            None => Permission::Adopt,
-            Some(_) => Permission::LookAgain,
-        },
+        handle: Some(words.next()?).filter(|handle| handle != NONE),
     })
 }
 

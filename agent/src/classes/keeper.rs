@@ -412,11 +412,10 @@ impl ClassKeeper {
 /// The classes that the file names in this plan, or did when it named some last.
 fn configured(plan: &ClassPlan, before: &ClassRecord) -> Vec<ClassName> {
     if plan.is_of_file() {
-        plan.classes()
-            .iter()
-            .map(FileClass::name)
-            .cloned()
-            .collect()
+        // One like the class that there is without any is found without the file, too.
+        let classes = plan.classes().iter();
+        let classes = classes.filter(|class| !plan.is_like_built_in(class));
+        classes.map(FileClass::name).cloned().collect()
     } else {
         before.configured.clone()
     }

@@ -152,9 +152,12 @@ pub(crate) struct ThawWatchdogArguments {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PingArguments {
-    /// CSI socket of the agent.
-    #[arg(long, env = "CSI_ENDPOINT", value_name = "ENDPOINT", default_value = crate::config::ENDPOINT)]
-    pub(crate) endpoint: String,
+    /// CSI socket of the agent [default: that of --config, else unix:///run/drumlin/csi.sock].
+    #[arg(long, env = "CSI_ENDPOINT", value_name = "ENDPOINT")]
+    pub(crate) endpoint: Option<String>,
+    /// The configuration file of the agent.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
     /// Check that every class of the agent can be used, too. Exits with 1 and names the classes that cannot.
     #[arg(long)]
     pub(crate) ready: bool,

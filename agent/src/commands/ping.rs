@@ -10,14 +10,23 @@ use drumlin_proto::{
 use tonic::Status;
 
 use super::print::print;
-use crate::cli::PingArguments;
+use crate::{
+    cli::PingArguments,
+    config::{ENDPOINT, configured_endpoint},
+};
 
 /// Timeout of the calls. Probes of kubelet wait a few seconds longer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Makes one `GetPluginInfo` call, with `--ready` after one `Probe`, and prints the answer.
 pub(crate) async fn run(arguments: PingArguments) -> anyhow::Result<()> {
-    let endpoint: Endpoint = arguments.endpoint.parse().context("endpoint")?;
+    let configured = match (&arguments.endpoint, &arguments.config) {
+        (None, Some(config)) => configured_endpoint(config)?,
+        _ => None,
+    };
+    let endpoint = arguments.endpoint.or(configured);
+    let endpoint = endpoint.as_deref().unwrap_or(ENDPOINT);
+    let endpoint: Endpoint = endpoint.parse().context("endpoint")?;
     let mut client = IdentityClient::new(drumlin_proto::connect(endpoint.path())?);
     let asked = async {
         if arguments.ready {

@@ -3,7 +3,10 @@
 use anyhow::Context;
 use serde_json::{Value, json};
 
-use super::{object_name, print::print_outcome};
+use super::{
+    object_name,
+    print::{print, print_outcome},
+};
 use crate::cli::{RestoreArguments, SnapshotKind};
 
 /// Prints the manifests.
@@ -15,7 +18,10 @@ pub(crate) fn run(arguments: &RestoreArguments) -> anyhow::Result<()> {
     let key = object_name::in_namespace(kind, &arguments.name, &arguments.namespace)?;
     let state_dir = &arguments.state_dir;
     let manifests = drumlin_reconciler::restore::manifests(state_dir, &key, &arguments.suffix)?;
-    print_outcome(arguments.output, &list(&manifests)?, &manifests);
+    match arguments.output {
+        None => print(&manifests),
+        Some(_) => print_outcome(arguments.output, &list(&manifests)?, ""),
+    }
     Ok(())
 }
 

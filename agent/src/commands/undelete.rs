@@ -9,9 +9,10 @@ use crate::cli::UndeleteArguments;
 pub(crate) async fn run(arguments: &UndeleteArguments) -> anyhow::Result<()> {
     let host = &arguments.host;
     let trash = Trash::read(host.endpoint.path()).await?;
-    let row = trash.find(&arguments.which)?;
     let name = arguments.name.as_deref();
-    let undeleted = trash.undelete(&row, name, &host.state_dir).await?;
+    let undeleted = trash
+        .undelete(&arguments.which, name, &host.state_dir)
+        .await?;
     print_outcome(arguments.output, &undeleted, &undeleted.render());
     Ok(())
 }

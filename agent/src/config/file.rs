@@ -292,14 +292,27 @@ impl Config {
 /// # Errors
 /// As those of [`Config::load`].
 pub(crate) fn configured(path: &Path) -> anyhow::Result<Option<Manifests>> {
-    let (read, _) = read(path, &text_of(path)?)?;
-    let file = match read.value {
-        Some(file) if read.problems.is_empty() => file,
-        _ => return Err(InvalidFile::new(path, read.problems).into()),
-    };
+    let file = valid(path)?;
     let owners = owners(&OwnerArguments::default(), file.manifest_owner);
     let directory = file.manifests;
     Ok(directory.map(|directory| Manifests { directory, owners }))
+}
+
+/// The endpoint that this file names, for a command that needs nothing else of it.
+///
+/// # Errors
+/// As those of [`Config::load`].
+pub(crate) fn configured_endpoint(path: &Path) -> anyhow::Result<Option<String>> {
+    Ok(valid(path)?.endpoint)
+}
+
+/// A file whose keys and types are valid.
+fn valid(path: &Path) -> anyhow::Result<File> {
+    let (read, _) = read(path, &text_of(path)?)?;
+    match read.value {
+        Some(file) if read.problems.is_empty() => Ok(file),
+        _ => Err(InvalidFile::new(path, read.problems).into()),
+    }
 }
 
 /// The endpoint of the services beyond CSI.

@@ -36,6 +36,15 @@ async fn an_agent_is_alive_while_it_answers_and_ready_while_all_its_classes_can_
         let said = String::from_utf8_lossy(&answer.stdout).into_owned();
         assert!(said.starts_with("csi.drumlin.dev "), "{said}");
     }
+    // A file that names the socket is as good as its name.
+    let named = agent.path("named.yaml");
+    fs::write(
+        &named,
+        format!("endpoint: unix://{}\n", text(agent.socket())),
+    )
+    .unwrap();
+    let answer = agent.command(&["ping", "--config", &text(named)]);
+    assert!(answer.status.success(), "{answer:?}");
     fs::rename(&used, &away).unwrap();
     let alive = ping(&agent, &[]);
     assert!(alive.status.success(), "{alive:?}");

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::{
-    foreign_helpers::done,
+    foreign_helpers::{done, fails},
     helpers::get,
     host::{Host, absent, small},
     trash_of_manifests::{manifest, with_thrown_away},
@@ -13,6 +13,14 @@ use crate::{
 fn undeleted(host: &Host, arguments: &[&str]) -> Value {
     let arguments = [&["-o", "json"], arguments].concat();
     serde_json::from_str(&done(&host.agent, "undelete", &arguments)).unwrap()
+}
+
+/// What a command without a state directory prints for programs.
+fn command_json(host: &Host, arguments: &[&str]) -> Value {
+    let endpoint = format!("unix://{}", host.agent.socket().display());
+    let arguments = [arguments, &["--endpoint", &endpoint]].concat();
+    let output = host.agent.command(&arguments);
+    serde_json::from_slice(&output.stdout).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -55,6 +63,34 @@ async fn a_volume_under_another_name_is_found_by_its_object_at_once() {
     assert_eq!(get(&host.path("v"), "file"), b"needed after all");
     let has = &host.object("Volume", "v")["status"]["volumeHandle"];
     assert_eq!(*has, told["handle"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeat_with_the_id_in_the_trash_finds_what_was_undeleted() {
+    let host = with_thrown_away().await;
+    let listed = command_json(&host, &["trash", "-o", "json"]);
+    let id = listed["volumes"][0]["id"].as_str().unwrap();
+    let told = undeleted(&host, &[id]);
+    assert_eq!(undeleted(&host, &[id]), told);
+    let never = id.rsplit_once('/').unwrap().0.to_owned() + "/23991047-9807-5c24-96ac-7d5b95cbccb7";
+    for wrong in [&*never, "v", "default/v"] {
+        let refused = fails(&host.agent, "undelete", &[wrong]);
+        assert!(refused.contains("not in the trash"), "{refused}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_between_two_steps_an_undelete_leaves_nothing_that_the_manifest_deletes_again() {
+    let mut host = with_thrown_away().await;
+    host.restart(Some("trash.undeleted")).await;
+    fails(&host.agent, "undelete", &["v", "--name", "another"]);
+    host.agent.wait_until_killed().await;
+    host.lose_state().await;
+    host.until("v", &["Deleted"]).await;
+    assert_eq!(host.counts().await, (1, 0));
+    host.write("v.yaml", &[manifest(&host, "Retain")]);
+    host.until("v", &["True"]).await;
+    assert_eq!(get(&host.path("v"), "file"), b"needed after all");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -37,7 +37,7 @@ pub struct Space {
     /// The used part in percent, if known.
     pub data_percent: Option<u32>,
     /// The used part that deletions in progress free, in percent: thick volumes are wiped before their extents are free.
-    pub leaving_percent: u32,
+    pub deleting_percent: u32,
     /// The used part of the metadata of a thin pool in percent, if known.
     pub metadata_percent: Option<u32>,
 }

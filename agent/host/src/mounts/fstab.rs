@@ -22,7 +22,7 @@ pub struct FstabEntry {
     pub source: PathBuf,
     /// Where it is mounted.
     pub target: PathBuf,
-    /// False with the option `nofail`: the host does not start without it.
+    /// The host does not start without it: it has no option `nofail`.
     pub is_needed: bool,
 }
 
@@ -31,7 +31,7 @@ pub struct FstabEntry {
 pub struct Fstab {
     /// Its path.
     pub path: PathBuf,
-    /// Its lines.
+    /// Its lines that mount something at the start, or when it is used first.
     pub entries: Vec<FstabEntry>,
 }
 
@@ -90,12 +90,15 @@ fn entry(line: usize, text: &[u8]) -> Option<FstabEntry> {
     let source = fields.next().filter(|source| !source.starts_with(b"#"))?;
     let target = fields.next()?;
     let options = fields.nth(1).unwrap_or_default();
-    let mut options = options.split(|byte| *byte == b',');
+    let has = |wanted: &[u8]| options.split(|byte| *byte == b',').any(|one| one == wanted);
+    if has(b"noauto") && !has(b"x-systemd.automount") {
+        return None;
+    }
     Some(FstabEntry {
         line,
         source: source_of(&unescape(source)),
         target: unescape(target).into(),
-        is_needed: !options.any(|option| option == b"nofail" || option == b"noauto"),
+        is_needed: !has(b"nofail") && !has(b"noauto"),
     })
 }
 
@@ -109,10 +112,25 @@ fn source_of(word: &OsString) -> PathBuf {
     match by {
         "UUID" | "LABEL" | "PARTUUID" | "PARTLABEL" | "ID" => {
             let by = by.to_ascii_lowercase();
-            Path::new("/dev/disk").join(format!("by-{by}")).join(value)
+            Path::new("/dev/disk")
+                .join(format!("by-{by}"))
+                .join(encoded(value))
         }
         _ => word.into(),
     }
+}
+
+/// A label as udev has it in the name of a link: of ASCII, letters, digits and some signs are as they are.
+fn encoded(label: &str) -> String {
+    let mut name = String::new();
+    for letter in label.chars() {
+        if letter.is_ascii_alphanumeric() || "#+-.:=@_".contains(letter) || !letter.is_ascii() {
+            name.push(letter);
+        } else {
+            name.push_str(&format!("\\x{:02x}", u32::from(letter)));
+        }
+    }
+    name
 }
 
 #[cfg(test)]
@@ -126,7 +144,8 @@ mod tests {
             UUID=1b2c /srv/db ext4 defaults 0 2\n\
             \t/dev/vg0/my\\040data\t/srv/my\\040data\txfs\tnoatime,nofail\n\
             /srv/a.img /srv/a ext4 loop,noauto\n\
-            LABEL=\"root\" /\n\
+            LABEL=\"my\\040data/1\" /\n\
+            /dev/vg0/late /late ext4 noauto,x-systemd.automount\n\
             lonely\n\
             tmpfs /tmp tmpfs";
         let found = parse(text);
@@ -147,9 +166,9 @@ mod tests {
             [
                 (3, "/dev/disk/by-uuid/1b2c", "/srv/db", true),
                 (4, "/dev/vg0/my data", "/srv/my data", false),
-                (5, "/srv/a.img", "/srv/a", false),
-                (6, "/dev/disk/by-label/root", "/", true),
-                (8, "tmpfs", "/tmp", true),
+                (6, "/dev/disk/by-label/my\\x20data\\x2f1", "/", true),
+                (7, "/dev/vg0/late", "/late", false),
+                (9, "tmpfs", "/tmp", true),
             ]
         );
     }

@@ -51,7 +51,7 @@ pub async fn adopt(
         return Err(Error::Kept(format!(
             "{handle} belongs to {}, {}",
             holder.key(),
-            leaving(holder)
+            origin(holder)
         )));
     }
     let mut records = both.records.iter();
@@ -98,7 +98,7 @@ pub fn hand_over(state_dir: &Path, key: &ObjectKey) -> Result<Assigned, Error> {
     if record.drumlin.orphan_since.is_none() {
         return Err(Error::Kept(format!(
             "{key} is no orphan: it is an object {}",
-            leaving(record)
+            origin(record)
         )));
     }
     let Some(handle) = record.handle() else {
@@ -114,7 +114,7 @@ pub fn hand_over(state_dir: &Path, key: &ObjectKey) -> Result<Assigned, Error> {
 }
 
 /// Where an object is, and how it leaves that with its data kept.
-fn leaving(record: &Record) -> String {
+fn origin(record: &Record) -> String {
     match &record.drumlin.schedule {
         Some(schedule) => format!(
             "which schedule {schedule} has taken; a manifest of this name and source takes it from there"

@@ -161,6 +161,7 @@ impl Pass<'_> {
         let sources: BTreeSet<&String> = sources.map(|member| &member.source_volume_id).collect();
         let is_asked_for = sources == frozen.iter().collect();
         // The handle is saved even if the answer is wrong: it is needed to delete the snapshot.
+        let is_first = self.together().1.group_snapshot_handle.is_none();
         self.take_over(&taken);
         self.together_mut().ready_to_use &= is_asked_for;
         self.record.is_found();
@@ -171,7 +172,10 @@ impl Pass<'_> {
                 "CreateVolumeGroupSnapshot returned other volumes than requested".to_owned(),
             ));
         }
-        self.tell_group().await;
+        if is_first {
+            self.compare_group().await;
+        }
+        self.tell_group();
         if self.together().1.ready_to_use {
             return Ok(());
         }
@@ -200,8 +204,20 @@ impl Pass<'_> {
         status.ready_to_use = taken.ready_to_use;
     }
 
-    /// The group has other members by now than the snapshot, which was asked for those that it had then.
-    async fn tell_membership_changed(&mut self) {
+    /// Tells if the group has other members by now than the snapshot, which was asked for those that it had then.
+    async fn compare_group(&mut self) {
+        let (spec, status) = self.together();
+        let group = self.sibling("VolumeGroup", &spec.group_name);
+        let Some(Body::Group(Of { status: now, .. })) = group.as_ref().map(|group| &group.body)
+        else {
+            return;
+        };
+        let has = now.members.iter();
+        let has = has.filter_map(|member| member.volume_handle.as_ref());
+        let shown = status.members.iter().map(|member| &member.volume_handle);
+        if has.collect::<BTreeSet<_>>() == shown.collect() {
+            return;
+        }
         let event = Verdict {
             state: State::Ready,
             reason: "MembershipChangedDuringSnapshot",
@@ -219,20 +235,11 @@ impl Pass<'_> {
     }
 
     /// Writes the time of the last snapshot to the status of the group.
-    async fn tell_group(&mut self) {
-        let (spec, _) = self.together();
+    fn tell_group(&self) {
+        let (spec, status) = self.together();
         let Some(group) = self.sibling("VolumeGroup", &spec.group_name) else {
             return;
         };
-        let status = self.together().1.clone();
-        if let Body::Group(Of { status: now, .. }) = &group.body {
-            let has = now.members.iter();
-            let has = has.filter_map(|member| member.volume_handle.as_ref());
-            let shown = status.members.iter().map(|member| &member.volume_handle);
-            if has.collect::<BTreeSet<_>>() != shown.collect() {
-                self.tell_membership_changed().await;
-            }
-        }
         let Some(time) = status.creation_time.clone() else {
             return;
         };

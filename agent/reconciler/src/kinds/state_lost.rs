@@ -10,7 +10,6 @@ use crate::{
     blocking::blocking,
     inventory::{Inventory, kind_of, label},
     record::{Record, State, Verdict},
-    requests::AdminRequest,
 };
 
 /// Maximum number of attempts when a found resource changes before it is read again.
@@ -40,7 +39,9 @@ impl Pass<'_> {
         }
         for _ in 0..CHANGES {
             let inventory = self.client.inventory().await?;
-            let requested = request.as_ref().and_then(AdminRequest::adoptable);
+            let requested = request
+                .as_ref()
+                .and_then(|request| request.handle.as_deref());
             let Some(former) = self.former(requested, &inventory)? else {
                 return Ok(());
             };

@@ -27,8 +27,10 @@ const LOOKS: usize = 3;
 pub(crate) struct Directory {
     path: PathBuf,
     trust: Trust,
-    /// The device of the directory at the first successful read; on another device it is another directory.
+    /// The device of the directory when it was used first; on another device it is another directory.
     device: Option<u64>,
+    /// The device at the last read, if it had manifests: an empty directory may be a mount point that is not mounted yet.
+    seen: Option<u64>,
     known: HashMap<String, ReadFile>,
     ignored: Vec<String>,
     may_prune: bool,
@@ -74,6 +76,7 @@ impl Directory {
             path,
             trust,
             device: None,
+            seen: None,
             known: HashMap::new(),
             ignored: Vec::new(),
             may_prune: false,
@@ -149,10 +152,7 @@ impl Directory {
             }
         }
         self.ignored.sort_unstable();
-        // An empty directory may be a mount point that is not mounted yet.
-        if !names.is_empty() {
-            self.device = Some(metadata.dev());
-        }
+        self.seen = (!names.is_empty()).then(|| metadata.dev());
         let mut reader = Reader {
             trust: &self.trust,
             open_files: OpenFiles::default(),
@@ -174,6 +174,11 @@ impl Directory {
         self.file_system = FileSystemId::of(&opened);
         let (_, now) = self.trust.locate(&self.path)?;
         Ok((now.dev(), now.ino()) == (metadata.dev(), metadata.ino()))
+    }
+
+    /// The last scan is used: from now on the directory is on this device.
+    pub(crate) fn accept(&mut self) {
+        self.device = self.seen.or(self.device);
     }
 
     fn gather(&self) -> Content {

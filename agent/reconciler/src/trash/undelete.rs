@@ -1,17 +1,16 @@
 //! A volume in the trash becomes a volume again.
 
-use std::{collections::BTreeMap, path::Path};
+use std::path::Path;
 
-use drumlin_crd::{ObjectKey, names};
-use drumlin_proto::drumlin::v1::{
-    InventoryObject, ObjectKind, SetOwnerRequest, UndeleteVolumeRequest,
-};
+use drumlin_crd::ObjectKey;
+use drumlin_proto::drumlin::v1::{ObjectKind, UndeleteVolumeRequest};
 use serde::Serialize;
+use tonic::Code;
 
-use super::{Row, Trash};
+use super::{Row, Trash, object};
 use crate::{
     Error,
-    client::{PATIENCE, call},
+    client::{Failure, PATIENCE, call},
     inventory::owner,
     kept::{failed, whose},
     requests::{AdminRequest, Requests},
@@ -28,9 +27,9 @@ pub struct Undeleted {
     /// The handle of another volume of this owner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub other: Option<String>,
-    /// True if the owner is an object, not a claim.
+    /// The object that is the owner; a claim is none.
     #[serde(skip)]
-    is_of_object: bool,
+    object: Option<ObjectKey>,
 }
 
 impl Undeleted {
@@ -39,7 +38,7 @@ impl Undeleted {
         let Self { handle, owner, .. } = self;
         let next = match &self.other {
             _ if owner.is_empty() => String::new(),
-            _ if !self.is_of_object => format!(
+            _ if self.object.is_none() => format!(
                 "; it belonged to {owner}: a PersistentVolume with `volumeHandle: {handle}` gives it to one"
             ),
             Some(other) => format!(
@@ -54,62 +53,84 @@ impl Undeleted {
 }
 
 impl Trash {
-    /// Makes a volume in the trash a volume again, under its CSI name or another one. Idempotent.
+    /// Makes the volume that is meant a volume again, under its CSI name or another one. With its id in the trash a repeat
+    /// succeeds.
     ///
     /// # Errors
-    /// The error of the agent: there is a volume of that name; or that the reconciler cannot be told.
+    /// When there is none, or several; the error of the agent: there is a volume of that name; or that the reconciler cannot
+    /// be told.
     pub async fn undelete(
         &self,
-        row: &Row,
+        which: &str,
         name: Option<&str>,
         state_dir: &Path,
     ) -> Result<Undeleted, Error> {
-        let request = UndeleteVolumeRequest {
-            trash_id: row.id.clone(),
-            name: name.unwrap_or_default().to_owned(),
+        let row = match self.find(which) {
+            Ok(row) => row,
+            Err(why) => return self.undeleted_before(which, why).await,
         };
-        let mut trash = self.client.trash();
-        let answer = call("UndeleteVolume", PATIENCE, trash.undelete_volume(request)).await;
-        let handle = answer.map_err(failed)?.volume_id;
-        let inventory = self.client.inventory().await.map_err(failed)?;
-        let volume = inventory.get(&handle);
-        let key = volume.and_then(owner);
+        let key = self.owner_of(&row);
+        if let Some(key) = &key {
+            look_again(state_dir, key)?;
+        }
+        let handle = self.give_back(&row.id, name).await.map_err(failed)?;
         let mut undeleted = Undeleted {
-            owner: volume.map(whose).unwrap_or_default(),
-            is_of_object: key.is_some(),
             handle,
+            owner: row.owner,
             other: None,
+            object: key,
         };
-        if let (Some(volume), Some(key)) = (volume, key) {
-            self.tell_released(volume).await?;
-            tell_reconciler(state_dir, &key, &undeleted.handle)?;
-            let others = inventory.named(&key).iter();
-            let mut others = others.filter(|one| one.kind() == ObjectKind::Volume);
-            let other = others.find(|one| one.object_id != undeleted.handle);
+        // It is done; what else there is, is only said.
+        if let Ok(inventory) = self.client.inventory().await
+            && let Some(key) = &undeleted.object
+        {
+            let mut others = inventory.named(key).iter();
+            let other = others
+                .find(|one| one.kind() == ObjectKind::Volume && one.object_id != undeleted.handle);
             undeleted.other = other.map(|other| other.object_id.clone());
         }
         Ok(undeleted)
     }
 
-    /// Records that no object has it: a manifest that still asks for the deletion does not mean this volume.
-    async fn tell_released(&self, volume: &InventoryObject) -> Result<(), Error> {
-        let of_owner = format!("{}/", names::GROUP);
-        let mut owner: BTreeMap<String, String> = volume.parameters.clone().into_iter().collect();
-        owner.retain(|word, _| word.starts_with(&of_owner));
-        owner.insert(names::RELEASED.to_owned(), "true".to_owned());
-        let request = SetOwnerRequest {
-            kind: volume.kind,
-            object_id: volume.object_id.clone(),
-            owner,
+    /// The volume that an earlier call has undeleted.
+    async fn undeleted_before(&self, id: &str, why: Error) -> Result<Undeleted, Error> {
+        let handle = match self.give_back(id, None).await {
+            Ok(handle) => handle,
+            Err(failure) if matches!(failure.code, Code::NotFound | Code::InvalidArgument) => {
+                return Err(why);
+            }
+            Err(failure) => return Err(failed(failure)),
         };
-        self.client.set_owner(request).await.map_err(failed)
+        let volume = self.client.object(&handle).await.map_err(failed)?;
+        Ok(Undeleted {
+            handle,
+            owner: volume.as_ref().map(whose).unwrap_or_default(),
+            other: None,
+            object: volume.as_ref().and_then(owner),
+        })
+    }
+
+    async fn give_back(&self, trash_id: &str, name: Option<&str>) -> Result<String, Failure> {
+        let request = UndeleteVolumeRequest {
+            trash_id: trash_id.to_owned(),
+            name: name.unwrap_or_default().to_owned(),
+        };
+        let mut trash = self.client.trash();
+        let answer = call("UndeleteVolume", PATIENCE, trash.undelete_volume(request)).await;
+        Ok(answer?.volume_id)
+    }
+
+    fn owner_of(&self, row: &Row) -> Option<ObjectKey> {
+        let mut volumes = self.volumes.iter();
+        let volume = volumes.find(|volume| volume.trash_id == row.id)?;
+        owner(&object(volume))
     }
 }
 
 /// Has the reconciler, if there is one, look for the volume in a new list: it would make an empty one while its list is older.
-fn tell_reconciler(state_dir: &Path, key: &ObjectKey, handle: &str) -> Result<(), Error> {
+fn look_again(state_dir: &Path, key: &ObjectKey) -> Result<(), Error> {
     if !state_dir.exists() {
         return Ok(());
     }
-    Requests::new(state_dir).write(&AdminRequest::look_again(key, handle))
+    Requests::new(state_dir).write(&AdminRequest::look_again(key))
 }

@@ -26,7 +26,9 @@ pub(super) fn check(subject: &Subject, mounts: &[OwnMount]) -> Vec<Finding> {
 
 fn twice(fstab: &Fstab, entry: &FstabEntry) -> Finding {
     let (source, target) = (entry.source.display(), entry.target.display());
-    let why = match (entry.source.exists(), entry.is_needed) {
+    // What is on a server or in memory has no path here.
+    let is_there = !entry.source.is_absolute() || entry.source.exists();
+    let why = match (is_there, entry.is_needed) {
         (true, _) => "both do so after a start of the host",
         (false, false) => "and there is nothing of this name any more",
         (false, true) => {

@@ -22,6 +22,8 @@ pub(crate) struct ClassPlan {
     classes: Vec<FileClass>,
     labels: Labels,
     origin: Origin,
+    /// The class that there is where the file names none.
+    built_in: FileClass,
 }
 
 /// Where the classes are from.
@@ -43,8 +45,10 @@ impl ClassPlan {
         labels: Labels,
         state_dir: &Path,
     ) -> anyhow::Result<Self> {
+        let mut built_in = FileClass::built_in(state_dir)?;
+        built_in.create_in(state_dir);
         let origin = if classes.is_empty() {
-            classes.push(FileClass::built_in(state_dir)?);
+            classes.push(built_in.clone());
             Origin::BuiltIn
         } else {
             Origin::File
@@ -68,12 +72,19 @@ impl ClassPlan {
             classes,
             labels,
             origin,
+            built_in,
         })
     }
 
     /// Returns true if the file names the classes.
     pub(crate) fn is_of_file(&self) -> bool {
         self.origin == Origin::File
+    }
+
+    /// Returns true if a class has the storage of the one that there is without any.
+    pub(crate) fn is_like_built_in(&self, class: &FileClass) -> bool {
+        let built_in = &self.built_in;
+        built_in.name() == class.name() && built_in.changes_of_storage(class).is_empty()
     }
 
     /// The classes over directories as the file would name them.

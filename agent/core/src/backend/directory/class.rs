@@ -168,7 +168,7 @@ impl Inner {
                 size: sum([disk.total]),
                 promised: sum(volumes.iter().map(|volume| volume.size.bytes())),
                 data_percent: Some(percent(disk.used, usable)),
-                leaving_percent: 0,
+                deleting_percent: 0,
                 metadata_percent: None,
             },
             capacity: self.capacity_of(&disk)?,

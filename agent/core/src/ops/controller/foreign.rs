@@ -366,7 +366,7 @@ async fn look_at(class: &Class, selection: Selection<'_>) -> Result<Vec<Foreign>
     let volumes = class.backend.foreign(selection).await?;
     let name = class.name.clone();
     let look = move || {
-        let host = HostMounts::read()?;
+        let host = HostMounts::read();
         let volumes = volumes.into_iter();
         let looked = volumes.map(|volume| with_contents(volume, &name, &host));
         Ok(looked.collect())
@@ -415,7 +415,7 @@ async fn adopted_before(found: LocatedImage, request: &AdoptVolume) -> Result<Ad
     };
     let name = found.class.name.clone();
     let mut foreign =
-        blocking(move || Ok(with_contents(volume, &name, &HostMounts::read()?))).await?;
+        blocking(move || Ok(with_contents(volume, &name, &HostMounts::read()))).await?;
     foreign.file_system = foreign.file_system.or(found.image.file_system());
     // It is adopted, whatever is there now.
     foreign.volume.refusals.clear();

@@ -42,20 +42,17 @@ pub(crate) struct Contents {
 /// What the host has mounted, and what it mounts at its start.
 #[derive(Debug)]
 pub(crate) struct HostMounts {
-    table: MountTable,
-    fstab: Fstab,
+    table: Result<MountTable>,
+    fstab: Result<Fstab>,
 }
 
 impl HostMounts {
-    /// Reads both.
-    ///
-    /// # Errors
-    /// `Io`.
-    pub(crate) fn read() -> Result<Self> {
-        Ok(Self {
-            table: MountTable::read()?,
-            fstab: Fstab::read()?,
-        })
+    /// Reads both, once for all volumes that are looked at.
+    pub(crate) fn read() -> Self {
+        Self {
+            table: MountTable::read(),
+            fstab: Fstab::read(),
+        }
     }
 }
 
@@ -96,9 +93,21 @@ impl Contents {
         }
         if let Some(device) = &volume.device {
             contents.look_above(device);
-            contents.look_at_mounts(device, &host.table)?;
+            match &host.table {
+                Ok(table) => contents.look_at_mounts(device, table)?,
+                Err(error) => contents.refuse(format!(
+                    "it is not known whether it is mounted: {}",
+                    error.chain()
+                )),
+            }
         }
-        contents.look_at_fstab(volume, &host.fstab);
+        match &host.fstab {
+            Ok(fstab) => contents.look_at_fstab(volume, fstab),
+            Err(error) => contents.warnings.push(format!(
+                "it is not known what mounts it at a start of the host: {}",
+                error.chain()
+            )),
+        }
         Ok(contents)
     }
 

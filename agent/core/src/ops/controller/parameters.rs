@@ -17,6 +17,9 @@ const OWNER: &str = "drumlin.dev/";
 /// The UID of the namespace for which an object was created.
 const TENANT: &str = "drumlin.dev/namespace-uid";
 
+/// `true` of an object that has an owner whose object has released it.
+const RELEASED: &str = "drumlin.dev/released";
+
 /// The namespace of the claim of a volume, as the provisioner tells it (`--extra-create-metadata`).
 const CLAIM_NAMESPACE: &str = "csi.storage.k8s.io/pvc/namespace";
 
@@ -62,6 +65,14 @@ pub(crate) fn owned(made: &Map, owner: Map) -> Map {
     let rest = made.iter().filter(|(key, _)| !key.starts_with(OWNER));
     let rest = rest.map(|(key, value)| (key.clone(), value.clone()));
     rest.chain(owner).collect()
+}
+
+/// The parameters of an object that comes back to its owner from the trash: a request that had it deleted does not mean it any
+/// more. None if it has no owner.
+pub(crate) fn released(made: Map) -> Option<Map> {
+    let has_owner = made.keys().any(|key| key.starts_with(OWNER));
+    let released = (RELEASED.to_owned(), "true".to_owned());
+    has_owner.then(|| made.into_iter().chain([released]).collect())
 }
 
 /// The parameter that names the class.

@@ -14,6 +14,7 @@ use crate::ops::{
     labels::{self, Read},
     locks::LockMode,
     lookup::{LocatedImage, not_here},
+    parameters,
     volume::volume_id,
 };
 use crate::{
@@ -206,6 +207,10 @@ impl Operations {
                     (labels::NAME.to_owned(), name.to_string()),
                     (labels::UNDELETED.to_owned(), trash.key.to_string()),
                 ]);
+                if let Some(parameters) = parameters::released(found.image.parameters()) {
+                    let text = labels::json(&parameters)?;
+                    change.set.insert(labels::PARAMETERS.to_owned(), text);
+                }
                 let backend = &found.class.backend;
                 let image = backend.rename(trash, id, &change).await?.into_inner();
                 fail::point("trash.undeleted");

@@ -207,7 +207,7 @@ impl Operations {
         let used = class.backend.utilization().await;
         let space = used.map(|used| used.space).unwrap_or_default();
         let fill = space.data_percent;
-        fill.is_some_and(|fill| fill.saturating_sub(space.leaving_percent) >= limit)
+        fill.is_some_and(|fill| fill.saturating_sub(space.deleting_percent) >= limit)
     }
 
     /// Destroys an image whose time is over.

@@ -29,7 +29,7 @@ impl Lvm {
             size: sum([bytes]),
             promised: sum([promised(now, pool)]),
             data_percent: percents.map(|(data, _)| data),
-            leaving_percent: 0,
+            deleting_percent: 0,
             metadata_percent: percents.map(|(_, metadata)| metadata),
         })
     }
