@@ -5,6 +5,7 @@ use kube::CustomResourceExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::yaml::is_ambiguous;
 use crate::{GroupSnapshot, Snapshot, SnapshotSchedule, Volume, VolumeGroup};
 
 /// The definitions for the API server, each with its file name.
@@ -24,10 +25,59 @@ pub fn crds() -> Vec<(String, Value)> {
         .collect()
 }
 
-/// One definition as YAML.
-pub fn to_yaml(crd: &Value) -> String {
+/// A value as YAML that readers of YAML 1.1, such as kubectl, read as it is.
+pub fn to_yaml(value: &Value) -> String {
+    let mut quoted = Quoted::default();
+    let marked = quoted.mark(value);
     // A map of strings, lists and maps can always be written.
-    serde_yaml::to_string(crd).unwrap_or_default()
+    let text = serde_yaml::to_string(&marked).unwrap_or_default();
+    quoted.restore(text)
+}
+
+/// The texts that want quotes: other readers take them for booleans, numbers or times.
+#[derive(Default)]
+struct Quoted(Vec<String>);
+
+impl Quoted {
+    /// The value with a mark in place of each.
+    fn mark(&mut self, value: &Value) -> Value {
+        match value {
+            Value::String(text) => Value::String(self.word(text)),
+            Value::Array(items) => items.iter().map(|item| self.mark(item)).collect(),
+            Value::Object(fields) => {
+                let fields = fields.iter();
+                let fields = fields.map(|(key, value)| (self.word(key), self.mark(value)));
+                Value::Object(fields.collect())
+            }
+            other => other.clone(),
+        }
+    }
+
+    fn word(&mut self, text: &str) -> String {
+        let is_date = text.len() >= 10
+            && text.char_indices().take(10).all(|(at, letter)| match at {
+                4 | 7 => letter == '-',
+                _ => letter.is_ascii_digit(),
+            });
+        if !is_date && !is_ambiguous(text) {
+            return text.to_owned();
+        }
+        self.0.push(text.to_owned());
+        mark(self.0.len() - 1)
+    }
+
+    fn restore(self, mut text: String) -> String {
+        for (index, word) in self.0.iter().enumerate().rev() {
+            let quoted = serde_json::to_string(word).unwrap_or_default();
+            text = text.replacen(&mark(index), &quoted, 1);
+        }
+        text
+    }
+}
+
+/// What no text of ours contains, and needs no quotes.
+fn mark(index: usize) -> String {
+    format!("\u{e000}{index}\u{e001}")
 }
 
 /// The documents of a YAML text.
@@ -111,6 +161,19 @@ mod tests {
                 "{path:?} is not current: DRUMLIN_UPDATE=1 cargo test -p drumlin-crd"
             );
         }
+    }
+
+    #[test]
+    fn what_readers_of_yaml_1_1_take_for_something_else_has_quotes() {
+        let value = json!({
+            "no": ["on", "y", "1e3", "0x1f", "2026-11-29", "2026-11-29T02:00:00Z", "12"],
+            "plain": ["none", "one", "2026", "a: b", "\u{e000}"],
+        });
+        let text = to_yaml(&value);
+        for quoted in ["no", "on", "y", "1e3", "2026-11-29", "2026-11-29T02:00:00Z"] {
+            assert!(text.contains(&format!("\"{quoted}\"")), "{quoted}: {text}");
+        }
+        assert_eq!(from_yaml(&text).unwrap(), [value]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::{fmt::Write, iter::once, path::Path};
 
 use anstyle::Style;
 use drumlin_crd::{LastOperation, ObjectKey};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 use serde::Serialize;
 
 use self::tree::Node;
@@ -105,9 +105,19 @@ fn problems(source: &SourceState, record: &Record) -> Vec<FileProblem> {
 /// What an object waits for: the next attempt of the call that failed, or what its condition says.
 fn waits_for(record: &Record, last_operation: Option<&LastOperation>) -> Option<String> {
     if let Some(last) = last_operation {
-        let next = last.next_retry_time.as_deref().unwrap_or("not planned");
+        let next = last.next_retry_time.as_deref();
+        let at = |text: &str| text.parse::<Timestamp>().ok();
+        // It is written when its attempts have doubled, and not for each of them.
+        let is_over = next
+            .and_then(at)
+            .is_some_and(|next| next < Timestamp::now());
+        let (least, next) = match next {
+            Some(_) if is_over => ("at least ", "it is attempted again and again".to_owned()),
+            Some(next) => ("", format!("next attempt {next}")),
+            None => ("", "next attempt not planned".to_owned()),
+        };
         return Some(format!(
-            "{}, which failed {} with {}; next attempt {next}",
+            "{}, which failed {least}{} with {}; {next}",
             last.rpc,
             counted(last.attempts, "time"),
             last.code

@@ -371,7 +371,12 @@ pub(crate) fn shown(value: &str) -> String {
     if value.is_empty() {
         return "-".to_owned();
     }
-    value.escape_debug().to_string()
+    // What would move the cursor or hide something, and nothing else: paths are copied from here.
+    let shown = value.chars().map(|letter| match letter {
+        '\'' | '"' | '\\' => letter.to_string(),
+        _ => letter.escape_debug().to_string(),
+    });
+    shown.collect()
 }
 
 pub(crate) fn align(text: &mut String, lines: &[Vec<String>]) {

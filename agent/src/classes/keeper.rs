@@ -298,7 +298,9 @@ impl ClassKeeper {
             }
             self.refuse(&definition);
             let is_open = self.open.iter().any(|open| open.class.is(&held.class));
-            choice.open.extend(is_open.then_some(held));
+            // The rest of what the file says of it is applied.
+            let rest = definition.with_storage_of(&held.definition);
+            choice.open.extend(is_open.then(|| held.redefined(&rest)));
         }
         replaceable
     }

@@ -7,7 +7,7 @@ use drumlin_reconciler::plan::{Outcome, Settings, plan};
 use super::{known_manifests::known, print::print_styled};
 use crate::{
     cli::{DataOutput, PlanArguments},
-    config::host_name,
+    config::node_name,
 };
 
 /// Exit code if the agent does not answer.
@@ -15,11 +15,12 @@ pub(super) const UNREACHABLE: u8 = 5;
 
 /// Prints the plan.
 pub(crate) async fn run(arguments: PlanArguments) -> anyhow::Result<ExitCode> {
+    let node = node_name(arguments.manifests.config.as_deref())?;
     let plan = plan(&Settings {
         socket: arguments.host.endpoint.path().to_owned(),
         manifests: known(&arguments.manifests, &arguments.host.state_dir)?,
         state_dir: arguments.host.state_dir,
-        node: host_name().unwrap_or_default(),
+        node,
     })
     .await?;
     let data = DataOutput::form(arguments.output).data(&plan);

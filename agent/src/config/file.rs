@@ -306,6 +306,24 @@ pub(crate) fn configured_endpoint(path: &Path) -> anyhow::Result<Option<String>>
     Ok(valid(path)?.endpoint)
 }
 
+/// The name of this node for a command while no agent tells it: that of `DRUMLIN_NODE`, of the configuration file, or of the
+/// host.
+///
+/// # Errors
+/// As those of [`Config::load`], of a file that is named.
+pub(crate) fn node_name(config: Option<&Path>) -> anyhow::Result<String> {
+    if let Ok(node) = std::env::var("DRUMLIN_NODE") {
+        return Ok(node);
+    }
+    let packaged = Path::new(PACKAGED);
+    let configured = match config {
+        Some(config) => valid(config)?.node,
+        // What is wrong with it is told by the agent, and by those who need it.
+        None => valid(packaged).ok().and_then(|file| file.node),
+    };
+    Ok(configured.unwrap_or_else(|| host_name().unwrap_or_default()))
+}
+
 /// A file whose keys and types are valid.
 fn valid(path: &Path) -> anyhow::Result<File> {
     let (read, _) = read(path, &text_of(path)?)?;

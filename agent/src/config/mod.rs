@@ -11,7 +11,7 @@ mod metrics;
 pub(crate) use classes::{ClassPlan, FileClass, Labels, Storage};
 pub(crate) use file::{
     Config, DRIVER, ENDPOINT, Fixed, OnGroup, PACKAGED, STATE_DIR, check_driver, configured,
-    configured_endpoint, host_name,
+    configured_endpoint, host_name, node_name,
 };
 pub(crate) use invalid::problems;
 pub(crate) use kubelet::Kubelet;

@@ -16,3 +16,4 @@ pub use leniently::{Leniently, leniently};
 pub use location::Location;
 pub use nearest::nearest;
 pub use serde_yaml::Value;
+pub(crate) use strict_value::is_ambiguous;

@@ -64,7 +64,7 @@ impl<'a> Notes<'a> {
 }
 
 /// Returns true if YAML 1.1 reads this as a boolean or a number and YAML 1.2 as a string.
-fn is_ambiguous(word: &str) -> bool {
+pub(crate) fn is_ambiguous(word: &str) -> bool {
     const WORDS: [&str; 16] = [
         "y", "Y", "n", "N", "yes", "Yes", "YES", "no", "No", "NO", "on", "On", "ON", "off", "Off",
         "OFF",

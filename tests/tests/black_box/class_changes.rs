@@ -244,6 +244,23 @@ async fn a_file_that_is_not_valid_and_what_only_a_start_applies_change_nothing()
 }
 
 #[tokio::test]
+async fn what_is_said_beside_a_change_that_is_refused_is_applied() {
+    let agent = agent_with("", both).await;
+    let mut watch = Watch::begin(&agent, 1).await;
+    until(&mut watch, "a b").await;
+    let kept = volume(&agent, "v", 20, &raw()).await;
+    let other = agent.scratch.directory("c");
+    let changed = class("a", &other, ", default: true, trash: {keep: 1d}");
+    rewrite(&agent, &file(&[changed]));
+    until_logged(&agent, &["not applied", "class=a", "directory.path"]).await;
+    ok(agent.controller().delete_volume(delete(&kept)).await);
+    let endpoint = text(agent.socket());
+    let trash = agent.command(&["trash", "-o", "json", "--endpoint", &endpoint]);
+    let trash: serde_json::Value = serde_json::from_slice(&trash.stdout).unwrap();
+    assert_eq!(trash["volumes"].as_array().unwrap().len(), 1, "{trash:#}");
+}
+
+#[tokio::test]
 async fn each_setting_that_only_a_start_applies_is_named_when_it_changes() {
     let agent = agent_with("", both).await;
     let (a, b) = (agent.path("a"), agent.path("b"));

@@ -165,7 +165,9 @@ async fn changes_that_are_refused_are_named_in_the_log_the_status_and_by_the_doc
 
     rewrite(&agent, "");
     manager.until(&["STATUS=configuration not applied: ", "names no class"]);
-    Diagnosis::of(&agent).finds("invalid-configuration", "config.yaml");
+    let found = Diagnosis::of(&agent);
+    found.finds("invalid-configuration", "config.yaml");
+    found.lacks("lost-volume");
 
     agent.kill();
     Diagnosis::of(&agent).lacks("change-not-applied");

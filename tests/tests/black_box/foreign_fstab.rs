@@ -70,6 +70,10 @@ async fn a_line_of_fstab_is_named_before_and_after_the_adoption() {
         told.text("mounted-by-host", &object, "advice"),
         "remove that line"
     );
+    // Also where it would mount it elsewhere.
+    fs::write(&fstab, format!("{source} /elsewhere ext4 loop 0 2\n")).unwrap();
+    let told = Diagnosis::where_mounts_are(agent, &format!("export LIBMOUNT_FSTAB={fstab}"));
+    told.finds("mounted-by-host", &object);
     fs::write(&fstab, format!("{source} {target} ext4 loop,noauto\n")).unwrap();
     let told = Diagnosis::where_mounts_are(agent, &format!("export LIBMOUNT_FSTAB={fstab}"));
     told.lacks("mounted-by-host");

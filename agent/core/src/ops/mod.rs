@@ -28,7 +28,7 @@ pub use controller::inventory::{Inventory, Object};
 pub use controller::pagination::{Listing, PageRequest};
 pub use controller::parameters::tenant;
 pub use controller::snapshot::{CreateSnapshot, Snapshot, SnapshotFilter};
-pub use controller::survey::{created, was_staged_raw};
+pub use controller::survey::{adopted_from, created, was_staged_raw};
 pub use controller::trash::{Trash, TrashPolicy, TrashedVolume};
 pub use controller::trash_room::TrashWatch;
 pub use controller::validate::ValidateVolume;

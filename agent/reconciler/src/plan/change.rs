@@ -129,7 +129,8 @@ impl Difference<'_> {
         if let Body::Schedule(_) = &self.after.body {
             lines.extend(self.schedule());
         } else if !self.calls.is_empty() {
-            let (action, details) = self.change();
+            let (action, mut details) = self.change();
+            details.extend(self.last_failure());
             let mut line = self.line(action, details.join(", "));
             if matches!(action, Action::Destroy | Action::Release) {
                 let had = self.before.unwrap_or(self.after);
@@ -315,15 +316,17 @@ impl Difference<'_> {
             Body::Schedule(_) => words.extend(timetable(self.after)),
         }
         let mut details = vec![words.join(" ")];
-        let mut record = self.before.cloned();
-        let last = record
-            .as_mut()
-            .and_then(|record| record.last_operation().take());
-        details.extend(
-            last.map(|last| format!("last attempt failed: {}: {}", last.code, last.message)),
-        );
         details.retain(|detail| !detail.is_empty());
         details
+    }
+
+    /// How the last attempt failed, if it did.
+    fn last_failure(&self) -> Option<String> {
+        let last = self.before.cloned()?.last_operation().take()?;
+        Some(format!(
+            "last attempt failed: {}: {}",
+            last.code, last.message
+        ))
     }
 
     fn growth(&self) -> Option<String> {

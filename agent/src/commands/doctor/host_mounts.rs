@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeSet, path::Path};
 
-use drumlin_core::host::{Fstab, FstabEntry};
+use drumlin_core::{
+    backend::directory,
+    host::{Fstab, FstabEntry},
+    ops::adopted_from,
+};
 
 use super::{check::Check, finding::Finding, own_mounts::OwnMount, subject::Subject};
 
@@ -18,10 +22,24 @@ pub(super) fn check(subject: &Subject, mounts: &[OwnMount]) -> Vec<Finding> {
     let objects = objects.unwrap_or_default().iter();
     // Where it shall be mounted; no other is an absolute path.
     let wanted = objects.filter_map(|row| fstab.at(Path::new(&row.mount)));
-    let lines: BTreeSet<usize> = mounted.chain(wanted).map(|entry| entry.line).collect();
+    let lines = mounted.chain(wanted).map(|entry| entry.line);
+    let mut lines: BTreeSet<usize> = lines.collect();
+    lines.extend(adopted(subject, &fstab));
     let entries = fstab.entries.iter();
     let entries = entries.filter(|entry| lines.contains(&entry.line));
     entries.map(|entry| twice(&fstab, entry)).collect()
+}
+
+/// The lines that mount image files which were adopted. What cannot be read is told by another check.
+fn adopted(subject: &Subject, fstab: &Fstab) -> Vec<usize> {
+    let surveys = subject.directories();
+    let surveys = surveys.filter_map(|(_, settings)| directory::survey(&settings.path).ok());
+    let images = surveys.flat_map(|survey| survey.images);
+    let lines = images.filter_map(|found| {
+        let source = adopted_from(&found.image.labels)?;
+        Some(fstab.of_source(source)?.line)
+    });
+    lines.collect()
 }
 
 fn twice(fstab: &Fstab, entry: &FstabEntry) -> Finding {

@@ -118,6 +118,10 @@ impl Subject {
             let checked = record.check(&config.classes, file);
             self.lost = checked.err().map(|why| format!("{why:#}"));
         }
+        // The running agent has others than this file: nothing can be said of these.
+        if self.lost.is_some() {
+            return;
+        }
         let mut labels = config.classes.labels().clone();
         if self.arguments.cluster.cluster().is_some() {
             labels.extend(record.node_labels.unwrap_or_default());

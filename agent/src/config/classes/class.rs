@@ -124,6 +124,16 @@ impl FileClass {
             && self.thick == other.thick
     }
 
+    /// The same over the storage of another one.
+    pub(crate) fn with_storage_of(&self, other: &Self) -> Self {
+        Self {
+            directory: other.directory.clone(),
+            thin: other.thin.clone(),
+            thick: other.thick.clone(),
+            ..self.clone()
+        }
+    }
+
     /// The keys of the storage that differ, such as `directory.path`.
     pub(crate) fn changes_of_storage(&self, other: &Self) -> Vec<String> {
         let storage = |class: &Self| {

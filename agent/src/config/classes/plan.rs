@@ -61,10 +61,10 @@ impl ClassPlan {
             let name = format!("classes[{index}] ({})", class.name());
             built.within(&format!("classes.{index}"), name)?;
         }
-        check_directories(&classes)?;
-        check_defaults(&classes)?;
         let names: Vec<ClassName> = classes.iter().map(|class| class.name().clone()).collect();
         Classes::check_names(&nodes.here, &names).at_key("classes")?;
+        check_directories(&classes)?;
+        check_defaults(&classes)?;
         // Of the default classes of a node the one that selects it goes before the one that all nodes have.
         classes.sort_by_key(|class| (!class.is_default(), !class.has_selector()));
         Ok(Self {
