@@ -152,7 +152,7 @@ pub(crate) struct ThawWatchdogArguments {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PingArguments {
-    /// CSI socket of the agent [default: that of --config, else unix:///run/drumlin/csi.sock].
+    /// CSI socket of the agent [default: that of the file, or `unix:///run/drumlin/csi.sock`].
     #[arg(long, env = "CSI_ENDPOINT", value_name = "ENDPOINT")]
     pub(crate) endpoint: Option<String>,
     /// The configuration file of the agent.

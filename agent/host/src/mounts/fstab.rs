@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsString,
+    fmt::Write,
     fs, io,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
@@ -127,7 +128,7 @@ fn encoded(label: &str) -> String {
         if letter.is_ascii_alphanumeric() || "#+-.:=@_".contains(letter) || !letter.is_ascii() {
             name.push(letter);
         } else {
-            name.push_str(&format!("\\x{:02x}", u32::from(letter)));
+            let _ = write!(name, "\\x{:02x}", u32::from(letter));
         }
     }
     name

@@ -73,7 +73,7 @@ impl Trash {
         if let Some(key) = &key {
             look_again(state_dir, key)?;
         }
-        let handle = self.give_back(&row.id, name).await.map_err(failed)?;
+        let handle = self.call_undelete(&row.id, name).await.map_err(failed)?;
         let mut undeleted = Undeleted {
             handle,
             owner: row.owner,
@@ -94,7 +94,7 @@ impl Trash {
 
     /// The volume that an earlier call has undeleted.
     async fn undeleted_before(&self, id: &str, why: Error) -> Result<Undeleted, Error> {
-        let handle = match self.give_back(id, None).await {
+        let handle = match self.call_undelete(id, None).await {
             Ok(handle) => handle,
             Err(failure) if matches!(failure.code, Code::NotFound | Code::InvalidArgument) => {
                 return Err(why);
@@ -110,7 +110,7 @@ impl Trash {
         })
     }
 
-    async fn give_back(&self, trash_id: &str, name: Option<&str>) -> Result<String, Failure> {
+    async fn call_undelete(&self, trash_id: &str, name: Option<&str>) -> Result<String, Failure> {
         let request = UndeleteVolumeRequest {
             trash_id: trash_id.to_owned(),
             name: name.unwrap_or_default().to_owned(),

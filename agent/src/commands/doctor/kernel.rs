@@ -28,9 +28,9 @@ pub(super) fn check(subject: &Subject) -> Vec<Finding> {
 
 /// Returns true if the kernel has what a device node stands for: the node may be there without it.
 fn is_served(node: &Path) -> bool {
-    let missing = [Errno::ENOENT, Errno::ENODEV, Errno::ENXIO].map(|errno| errno as i32);
+    let missing = [Errno::ENOENT, Errno::ENODEV, Errno::ENXIO];
     let error = File::open(node)
         .err()
         .and_then(|error| error.raw_os_error());
-    error.is_none_or(|error| !missing.contains(&error))
+    error.is_none_or(|error| !missing.contains(&Errno::from_raw(error)))
 }
