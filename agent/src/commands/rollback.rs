@@ -58,8 +58,13 @@ pub(crate) async fn run(arguments: RollbackArguments) -> anyhow::Result<()> {
     let answer = ask(&mut client, &request).await;
     let answer = answer.with_context(|| format!("rollback {name} at {endpoint}"))?;
     let text = match &answer.kept {
-        None => format!(
+        None if arguments.discard => format!(
             "rolled back to {}; the previous contents were discarded\n",
+            arguments.which
+        ),
+        // A repeat of one whose previous contents were deleted since.
+        None => format!(
+            "rolled back to {}; the previous contents are not kept any more\n",
             arguments.which
         ),
         Some(kept) => format!(

@@ -2,13 +2,18 @@
 
 use std::{fs, path::PathBuf};
 
-use drumlin_tests::{agent::Options, doctor::Diagnosis, programs::run, storage::Scratch};
+use drumlin_tests::{
+    agent::{Options, eventually},
+    doctor::Diagnosis,
+    programs::run,
+    storage::Scratch,
+};
 
 use crate::{
     foreign_files::{image, start},
     foreign_helpers::done,
     helpers::text,
-    host::Host,
+    host::{Host, small},
 };
 
 /// An agent whose host has this table of mounts.
@@ -91,4 +96,24 @@ async fn a_table_that_cannot_be_read_is_said() {
         "{shown}"
     );
     fs::remove_dir(&fstab).unwrap();
+}
+
+#[tokio::test]
+async fn a_loop_device_ends_with_its_last_user_after_a_handover() {
+    let (host, others, _) = with_fstab().await;
+    let agent = &host.agent;
+    let source = image(&others, "db.img");
+    let target = text(agent.scratch.directory("srv"));
+    run("mount", &["-o", "loop", &source, &target]);
+    let manifest = done(agent, "adopt", &[&source, "db", "--yes"]);
+    host.write("db.yaml", &[manifest]);
+    host.until("db", &["True"]).await;
+    host.write("db.yaml", &[]);
+    host.write("other.yaml", &[small("other")]);
+    host.until("db", &["Orphan"]).await;
+    done(agent, "handover", &["dv", "db", "--to-host", "--yes"]);
+    let devices = || run("losetup", &["--associated", &source]);
+    assert_ne!(devices(), "", "it is mounted");
+    run("umount", &[&target]);
+    eventually(|| devices(), String::is_empty).await;
 }

@@ -215,24 +215,40 @@ fn keep(device: LoopDevice) -> Result<Option<LoopDevice>> {
     if !device.ends_with_last_user {
         return Ok(Some(device));
     }
-    let keep = || -> io::Result<bool> {
+    let is_kept = change_flags(&device, |flags| flags & !system::LO_AUTOCLEAR)?;
+    Ok(is_kept.then_some(LoopDevice {
+        ends_with_last_user: false,
+        ..device
+    }))
+}
+
+/// Lets the devices that expose all of `image` detach when their last users close them, as those that `mount` makes do. One
+/// that nobody uses detaches at once.
+///
+/// # Errors
+/// `Io`.
+pub fn end_with_last_user(image: &Path) -> Result<()> {
+    for device in find(image)? {
+        change_flags(&device, |flags| flags | system::LO_AUTOCLEAR)?;
+    }
+    Ok(())
+}
+
+/// Changes the flags of a device; returns false if it is gone.
+fn change_flags(device: &LoopDevice, change: fn(u32) -> u32) -> Result<bool> {
+    let changed = || -> io::Result<bool> {
         let file = File::open(&device.path)?;
         let mut status = system::loop_status(&file)?;
         if !is_backing(&status, &device.backing) {
             return Ok(false);
         }
-        status.flags &= !system::LO_AUTOCLEAR;
+        status.flags = change(status.flags);
         system::set_loop_status(&file, status)?;
         Ok(true)
     };
-    match keep() {
-        Ok(true) => Ok(Some(LoopDevice {
-            ends_with_last_user: false,
-            ..device
-        })),
-        Ok(false) => Ok(None),
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENOENT)) => Ok(None),
-        Err(error) => Err(failed("keep", &device.path, error)),
+    match changed() {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENOENT)) => Ok(false),
+        changed => changed.map_err(|error| failed("change the flags of", &device.path, error)),
     }
 }
 

@@ -346,6 +346,10 @@ impl Inner {
         moved?;
         to.parent().map_or(Ok(()), record::sync_directory)?;
         settled?;
+        // The agent kept the device while it was its volume; now nobody else would detach it.
+        if let Err(error) = loop_device::end_with_last_user(to) {
+            tracing::warn!(path = shown, error = %error.chain(), "loop device of a file that was handed over stays");
+        }
         Ok(shown)
     }
 }
