@@ -69,6 +69,7 @@ impl<T: DeserializeOwned> Leniently<T> {
                 path.push(field.to_owned());
                 self.left_out.paths.contains(&path)
             });
+            let follows = follows || self.is_emptied(&mistake.path, &path);
             if !follows {
                 self.problems.push(mistake.at(text, within));
             }
@@ -77,6 +78,20 @@ impl<T: DeserializeOwned> Leniently<T> {
             };
             self.left_out.add(&mistake.path, part);
         }
+    }
+}
+
+impl<T> Leniently<T> {
+    /// Returns true for a list that has nothing any more because all of it was left out.
+    fn is_emptied(&self, original: &[String], path: &[String]) -> bool {
+        let mut items = self.left_out.items.iter();
+        let found = path.iter().try_fold(&self.rest, |value, step| match value {
+            Value::Mapping(fields) => fields.get(step.as_str()),
+            Value::Sequence(items) => items.get(step.parse::<usize>().ok()?),
+            _ => None,
+        });
+        let list = found.and_then(Value::as_sequence);
+        items.any(|(list, _)| list == original) && list.is_some_and(Vec::is_empty)
     }
 }
 

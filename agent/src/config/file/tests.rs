@@ -121,6 +121,7 @@ classes:
   thin: {volumeGroup: -v, pool: p, overcommit: 0.5, create: {size: 80%VG, chunk: 3Ki}}
 - {name: e, default: yes}
 - {name: f, directory: {path: /f}, thick: {volumeGroup: v}}
+prune: {kinds: [Volumes]}
 ";
     let error = wrong(file);
     let told: Vec<(usize, &str)> = error
@@ -151,6 +152,7 @@ classes:
         (14, "classes[3] (d): thin.create.chunk: "),
         (15, "classes.4.default: "),
         (16, "classes[5] (f): has more than one back end"),
+        (17, "prune.kinds"),
     ];
     for (line, message) in expected {
         let is_told = |(at, told): &&(usize, &str)| *at == line && told.starts_with(message);
