@@ -12,6 +12,7 @@ use drumlin_proto::{
 };
 use drumlin_tests::{
     agent::{Agent, Options, eventually, write},
+    doctor::Diagnosis,
     requests::{create, delete, delete_snapshot, expand, from_volume, mounted, raw, snapshot},
     storage::Scratch,
 };
@@ -258,6 +259,27 @@ async fn what_is_said_beside_a_change_that_is_refused_is_applied() {
     let trash = agent.command(&["trash", "-o", "json", "--endpoint", &endpoint]);
     let trash: serde_json::Value = serde_json::from_slice(&trash.stdout).unwrap();
     assert_eq!(trash["volumes"].as_array().unwrap().len(), 1, "{trash:#}");
+}
+
+#[tokio::test]
+async fn a_class_that_was_never_there_is_said_to_be_retired_until_it_can_be_read() {
+    let agent = agent_with("", only_a).await;
+    let (a, never) = (agent.path("a"), agent.path("never"));
+    let both = both(&a, &never);
+    rewrite(&agent, &file(&both));
+    until_logged(&agent, &["class added", "class=b"]).await;
+    rewrite(&agent, &file(&both[..1]));
+    until_logged(&agent, &["class retired", "class=b"]).await;
+    let found = Diagnosis::of(&agent);
+    let message = found.text("directory-missing", "never", "message");
+    assert!(message.contains("class b, which is retired,"), "{message}");
+    fs::create_dir(&never).unwrap();
+    eventually(
+        || Diagnosis::of(&agent).all("directory-missing").len(),
+        |count| *count == 0,
+    )
+    .await;
+    until_logged(&agent, &["class removed", "class=b"]).await;
 }
 
 #[tokio::test]

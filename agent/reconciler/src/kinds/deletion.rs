@@ -40,11 +40,12 @@ impl Pass<'_> {
         let (reason, message) = match self.record.deletion_policy() {
             VolumeDeletionPolicy::Delete | VolumeDeletionPolicy::Trash
                 if self.record.drumlin.is_trashed =>
-            (
-                "Deleted",
-                "moved to the trash, where `drumlin trash` shows it; its manifest can be removed"
-                    .to_owned(),
-            ),
+            {
+                (
+                    "Deleted",
+                    "moved to the trash (`drumlin trash`); its manifest can be removed".to_owned(),
+                )
+            }
             VolumeDeletionPolicy::Delete | VolumeDeletionPolicy::Trash => {
                 ("Deleted", "deleted; its manifest can be removed".to_owned())
             }

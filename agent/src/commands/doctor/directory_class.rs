@@ -46,12 +46,18 @@ fn class(subject: &Subject, name: &ClassName, settings: &DirectorySettings) -> V
             return vec![Finding::not_checked(object, error)];
         }
         Err(error) => {
-            let finding = Finding::at(
-                Check::DirectoryMissing,
-                path,
-                format!("the directory of class {name} cannot be used: {error}"),
-            );
-            return vec![finding.advice("create it, or mount the file system that it is on")];
+            let mut classes = subject.classes.iter();
+            let is_retired = classes.any(|class| class.name == *name && class.is_retired);
+            let (retired, advice) = if is_retired {
+                (
+                    ", which is retired,",
+                    "mount the file system that it is on; if the class never had volumes, create it: the agent forgets the class then",
+                )
+            } else {
+                ("", "create it, or mount the file system that it is on")
+            };
+            let message = format!("the directory of class {name}{retired} cannot be used: {error}");
+            return vec![Finding::at(Check::DirectoryMissing, path, message).advice(advice)];
         }
     };
     let mut found = replaced(subject, name, settings, metadata.dev());

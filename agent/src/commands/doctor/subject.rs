@@ -53,6 +53,8 @@ pub(super) struct SubjectClass {
     pub(super) encryption: Option<EncryptionSettings>,
     /// The highest rates of its volumes.
     pub(super) limits: IoLimits,
+    /// No configuration names it for this node any more.
+    pub(super) is_retired: bool,
 }
 
 impl Subject {
@@ -130,7 +132,8 @@ impl Subject {
         let here: Vec<_> = here.filter(|class| class.selects(&labels)).collect();
         let retired = record.retired.iter();
         let retired = retired.filter(|class| here.iter().all(|here| here.name() != class.name()));
-        for class in here.iter().copied().chain(retired) {
+        let classes = here.iter().map(|class| (*class, false));
+        for (class, is_retired) in classes.chain(retired.map(|class| (class, true))) {
             let storage = config.classes.storage(class);
             match storage.and_then(|storage| Ok((storage, class.encryption()?, class.limits()?))) {
                 Ok((storage, encryption, limits)) => self.classes.push(SubjectClass {
@@ -138,6 +141,7 @@ impl Subject {
                     storage,
                     encryption,
                     limits,
+                    is_retired,
                 }),
                 Err(error) => self.unknown_classes = Some(format!("{error:#}")),
             }
