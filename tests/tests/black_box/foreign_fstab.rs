@@ -115,5 +115,5 @@ async fn a_loop_device_ends_with_its_last_user_after_a_handover() {
     let devices = || run("losetup", &["--associated", &source]);
     assert_ne!(devices(), "", "it is mounted");
     run("umount", &[&target]);
-    eventually(|| devices(), String::is_empty).await;
+    eventually(devices, String::is_empty).await;
 }
