@@ -57,12 +57,18 @@ pub(super) struct SubjectClass {
     pub(super) is_retired: bool,
 }
 
+/// How often the running agent is looked for.
+const LOOKS: u32 = 3;
+
 impl Subject {
     /// Finds out what is to be looked at.
     pub(super) fn of(asked: &DoctorArguments) -> Self {
         let lock = state_dir_of(asked).join("LOCK");
-        let holder = drumlin_core::host::file_locks::holder(&lock);
-        let agent = holder.ok().flatten().and_then(Daemon::of);
+        // The kernel's list of locks is no snapshot: a lock that is there can be missing in one look.
+        let agent = (0..LOOKS).find_map(|_| {
+            let holder = drumlin_core::host::file_locks::holder(&lock);
+            holder.ok().flatten().and_then(Daemon::of)
+        });
         let running = agent.as_ref().map(Daemon::arguments);
         let (running, unknown_arguments) = match running {
             Some(Ok(arguments)) => (Some(arguments), None),
