@@ -13,7 +13,10 @@ use drumlin_core::{
 };
 
 use super::record::ClassRecord;
-use crate::config::{ClassPlan, FileClass, Labels};
+use crate::{
+    cli::AgentArguments,
+    config::{ClassPlan, FileClass, Labels},
+};
 
 /// Where the labels of this node are known from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,8 +167,8 @@ impl ClassKeeper {
     ///
     /// # Errors
     /// As those of [`ClassRecord::check`].
-    pub(crate) fn check(&self, plan: &ClassPlan, file: &Path) -> anyhow::Result<()> {
-        self.record.check(plan, file)
+    pub(crate) fn check(&self, plan: &ClassPlan, arguments: &AgentArguments) -> anyhow::Result<()> {
+        self.record.check(plan, arguments)
     }
 
     /// Returns true if a class waits for its last image to be deleted.

@@ -7,7 +7,10 @@ use drumlin_core::types::ClassName;
 use drumlin_reconciler::state_file;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{ClassPlan, FileClass, Labels};
+use crate::{
+    cli::AgentArguments,
+    config::{ClassPlan, FileClass, Labels},
+};
 
 /// The file in the state directory.
 const FILE: &str = "classes.json";
@@ -45,12 +48,17 @@ impl ClassRecord {
     }
 
     /// Refuses the plan of a configuration file that names no class, where one was named before: a file that was cut off
-    /// would have volumes of the agent's own class made in place of theirs, and theirs not found.
+    /// would have volumes of the agent's own class made in place of theirs, and theirs not found. Not with an API server: a
+    /// ConfigMap is never cut off, and the former one is applied by taking the classes back out.
     ///
     /// # Errors
     /// What the file has lost, and how to do without it.
-    pub(crate) fn check(&self, plan: &ClassPlan, file: &Path) -> anyhow::Result<()> {
-        if plan.is_of_file() || self.configured.is_empty() {
+    pub(crate) fn check(&self, plan: &ClassPlan, arguments: &AgentArguments) -> anyhow::Result<()> {
+        let Some(file) = &arguments.config else {
+            return Ok(());
+        };
+        let is_of_cluster = arguments.cluster.cluster().is_some();
+        if plan.is_of_file() || is_of_cluster || self.configured.is_empty() {
             return Ok(());
         }
         let names: Vec<&str> = self.configured.iter().map(ClassName::as_str).collect();

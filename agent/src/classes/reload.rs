@@ -129,9 +129,7 @@ impl ClassReload {
     /// Loads the configuration, if it is one that a running agent can have.
     fn load(&self) -> anyhow::Result<Config> {
         let config = Config::load(&self.arguments)?;
-        if let Some(file) = &self.file {
-            self.keeper.check(&config.classes, &file.path)?;
-        }
+        self.keeper.check(&config.classes, &self.arguments)?;
         Ok(config)
     }
 

@@ -132,10 +132,7 @@ fn tell_manager(
 /// Refuses a configuration file that has lost its classes. A record that cannot be read refuses nothing.
 fn check_classes(config: &Config, arguments: &AgentArguments) -> anyhow::Result<()> {
     let record = ClassRecord::load(&config.state_dir).unwrap_or_default();
-    match &arguments.config {
-        Some(file) => record.check(&config.classes, file),
-        None => Ok(()),
-    }
+    record.check(&config.classes, arguments)
 }
 
 /// The settings of the reconciler, if a source of objects is configured, and the cluster, if that is one.

@@ -122,10 +122,8 @@ impl Subject {
         if self.agent.is_some() {
             self.unapplied.clone_from(&record.unapplied);
         }
-        if let Some(file) = &self.arguments.config {
-            let checked = record.check(&config.classes, file);
-            self.lost = checked.err().map(|why| format!("{why:#}"));
-        }
+        let checked = record.check(&config.classes, &self.arguments);
+        self.lost = checked.err().map(|why| format!("{why:#}"));
         // The running agent has others than this file: nothing can be said of these.
         if self.lost.is_some() {
             return;
