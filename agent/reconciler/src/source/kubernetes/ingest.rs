@@ -388,16 +388,7 @@ impl<'a> Catalog<'a> {
                 }
             }
         }
-        match object.wrong_after(&before.object()).first() {
-            None => Ownership::Own,
-            Some(wrong) => Ownership::Taken(refusal(
-                "InvalidArgument",
-                format!(
-                    "retained resources of this name differ from the object: {}: {}",
-                    wrong.field, wrong.message
-                ),
-            )),
-        }
+        Ownership::of_retained(object, before)
     }
 
     fn refuse(&mut self, key: ObjectKey, object: DynamicObject, verdict: &Verdict) {

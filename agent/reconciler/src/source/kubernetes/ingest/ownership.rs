@@ -20,6 +20,22 @@ pub(super) enum Ownership {
     Taken(Verdict),
 }
 
+impl Ownership {
+    /// Of an object that may have the retained resources of its name, if they are as it asks.
+    pub(super) fn of_retained(object: &Object, before: &Record) -> Self {
+        match object.wrong_after(&before.object()).first() {
+            None => Self::Own,
+            Some(wrong) => Self::Taken(refusal(
+                "InvalidArgument",
+                format!(
+                    "retained resources of this name differ from the object: {}: {}",
+                    wrong.field, wrong.message
+                ),
+            )),
+        }
+    }
+}
+
 /// Whether an object may take over the record of its name, of which `now` is known.
 pub(super) fn standing(object: &Object, before: Option<&Record>, now: &Served) -> Ownership {
     let Some(before) = before else {
@@ -76,18 +92,7 @@ pub(super) fn standing(object: &Object, before: Option<&Record>, now: &Served) -
     }
     match object {
         // A Volume or VolumeGroup of the same name means the same one; a snapshot means a new point in time.
-        Object::Volume(_) | Object::Group(_) => {
-            match object.wrong_after(&before.object()).first() {
-                None => Ownership::Own,
-                Some(wrong) => Ownership::Taken(refusal(
-                    "InvalidArgument",
-                    format!(
-                        "retained resources of this name differ from the object: {}: {}",
-                        wrong.field, wrong.message
-                    ),
-                )),
-            }
-        }
+        Object::Volume(_) | Object::Group(_) => Ownership::of_retained(object, before),
         Object::Snapshot(_) | Object::GroupSnapshot(_) | Object::Schedule(_) => Ownership::Free,
     }
 }
