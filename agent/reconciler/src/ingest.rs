@@ -236,12 +236,11 @@ fn trusted(engine: &Engine, directory: &str, scan: Scan) -> Scan {
     if let Some(now) = &content.file_system {
         let store = engine.shared.store();
         let lost = || lost(engine, &content);
-        if let Err(why) = KnownDirectory::check(store, directory, now, lost) {
-            return Scan::Unavailable(why);
-        }
-        // The objects of a file that cannot be read yet may be missing in it.
-        if content.silent.is_empty() {
-            KnownDirectory::remember(store, directory, now);
+        match KnownDirectory::check(store, directory, now, lost) {
+            Err(why) => return Scan::Unavailable(why),
+            // The objects of a file that cannot be read yet may be missing in it.
+            Ok(Some(new)) if content.silent.is_empty() => new.remember(store),
+            Ok(_) => {}
         }
     }
     Scan::Read(content)

@@ -55,7 +55,7 @@ impl FileSystemId {
 
 impl KnownDirectory {
     /// Refuses a directory that is on another file system than before and lacks manifests that were there: `lost` finds the
-    /// objects that would become orphans.
+    /// objects that would become orphans. Returns what is to be remembered, if that is not what is.
     ///
     /// # Errors
     /// Why the directory is not used, and how to have it accepted.
@@ -64,10 +64,12 @@ impl KnownDirectory {
         directory: &str,
         now: &FileSystemId,
         lost: impl FnOnce() -> Vec<ObjectKey>,
-    ) -> Result<(), String> {
+    ) -> Result<Option<Self>, String> {
         let path = store.root().join(FILE);
         let known = load(&path).filter(|known| known.directory == directory);
-        let is_another = known.is_some_and(|known| known.file_system.differs(now));
+        let is_another = known
+            .as_ref()
+            .is_some_and(|known| known.file_system.differs(now));
         let lost = if is_another { lost() } else { Vec::new() };
         if let [first, others @ ..] = lost.as_slice() {
             let more = match others.len() {
@@ -79,20 +81,18 @@ impl KnownDirectory {
                 path.display()
             ));
         }
-        Ok(())
-    }
-
-    /// Remembers the file system of a directory of which each file could be read. What cannot be written now is at a later
-    /// scan.
-    pub(crate) fn remember(store: &Store, directory: &str, now: &FileSystemId) {
-        let path = store.root().join(FILE);
         let now = Self {
             directory: directory.to_owned(),
             file_system: now.clone(),
         };
-        if load(&path).as_ref() != Some(&now)
-            && let Err(error) = store.save_known_directory(&path, &now)
-        {
+        Ok((known.as_ref() != Some(&now)).then_some(now))
+    }
+
+    /// Remembers the file system of a directory of which each file could be read. What cannot be written now is at a later
+    /// scan.
+    pub(crate) fn remember(&self, store: &Store) {
+        let path = store.root().join(FILE);
+        if let Err(error) = store.save_known_directory(&path, self) {
             tracing::debug!(error = %error, "not remembered on which file system the directory of manifests is");
         }
     }
@@ -142,8 +142,9 @@ mod tests {
             }]
         };
         let check = |directory: &str, now: &FileSystemId| {
-            KnownDirectory::check(&store, directory, now, lost)?;
-            KnownDirectory::remember(&store, directory, now);
+            if let Some(new) = KnownDirectory::check(&store, directory, now, lost)? {
+                new.remember(&store);
+            }
             Ok::<_, String>(())
         };
         check("/m", &first).unwrap();
@@ -162,9 +163,9 @@ mod tests {
         // What cannot be read is known no more, and it is said.
         fs::write(&note, "{").unwrap();
         check("/m", &first).unwrap();
-        KnownDirectory::check(&store, "/m", &second, Vec::new).unwrap();
+        let new = KnownDirectory::check(&store, "/m", &second, Vec::new).unwrap();
         check("/m", &second).unwrap_err();
-        KnownDirectory::remember(&store, "/m", &second);
+        new.unwrap().remember(&store);
         check("/m", &second).unwrap();
     }
 }
