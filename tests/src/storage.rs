@@ -171,12 +171,12 @@ impl Drop for Scratch {
                 output("umount", &[&target]);
             }
             close_mappings(&root, &[]);
-            let devices = loop_devices_below(&root);
+            let devices = images_below(&root);
             if devices.is_empty() && mounts_below(&root).is_empty() {
                 break;
             }
-            for device in devices {
-                output("losetup", &["-d", &device]);
+            for (device, _) in devices {
+                detach_if_below(&device, &root);
             }
         }
         let left = mounts_below(&root);
@@ -292,10 +292,17 @@ fn images_below(root: &str) -> Vec<(String, String)> {
     block.filter_map(|entry| look(entry.path())).collect()
 }
 
-/// The loop devices whose image is below `root`.
-fn loop_devices_below(root: &str) -> Vec<String> {
-    let images = images_below(root).into_iter();
-    images.map(|(device, _)| device).collect()
+/// Detaches a loop device if its image is below `root`. It is held open meanwhile: one that is gone by now gave its name to
+/// another test's, perhaps, and that would lose it.
+fn detach_if_below(device: &str, root: &str) {
+    let Ok(_held) = File::open(device) else {
+        return;
+    };
+    let name = device.trim_start_matches("/dev/");
+    let image = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file"));
+    if image.is_ok_and(|image| is_below(&image, root)) {
+        output("losetup", &["-d", device]);
+    }
 }
 
 /// The same without the disks of volume groups: what an agent has attached.
@@ -311,4 +318,59 @@ pub fn attached_images_below(root: &str) -> Vec<String> {
 fn is_below(path: &str, root: &str) -> bool {
     path.strip_prefix(root.trim_end_matches('/'))
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_attached(device: &str) -> bool {
+        Path::new(&device.replace("/dev/", "/sys/block/"))
+            .join("loop/backing_file")
+            .exists()
+    }
+
+    #[test]
+    fn a_device_whose_name_went_to_another_test_stays() {
+        let (gone, other) = (Scratch::new(), Scratch::new());
+        let device = other.disk("image", 8);
+        detach_if_below(&device, &gone.path().to_string_lossy());
+        assert!(is_attached(&device));
+        detach_if_below(&device, &other.path().to_string_lossy());
+        assert!(!is_attached(&device));
+    }
+
+    #[test]
+    fn the_end_of_a_cluster_takes_only_the_devices_on_its_own_disk() {
+        let scratch = Scratch::new();
+        let detach_loops = |image: &str| {
+            let script = concat!(env!("CARGO_MANIFEST_DIR"), "/lab/cluster/remains.sh");
+            let words = r#"set -euo pipefail; . "$0"; detach_loops "$1""#;
+            run("bash", &["-c", words, script, image]);
+        };
+        let attached = |file_system: &Path| {
+            let image = file_system.join("image");
+            run("truncate", &["--size=8M", &image.to_string_lossy()]);
+            let device = run("losetup", &["--find", "--show", &image.to_string_lossy()]);
+            device.trim().to_owned()
+        };
+        let node = scratch.file_system("node", Kind::Ext4, 32);
+        let image = format!("{}.img", node.to_string_lossy());
+        let mine = attached(&node);
+        let source = ["--noheadings", "--output", "SOURCE"];
+        let disk = run(
+            "findmnt",
+            &[&source[..], &[&node.to_string_lossy()]].concat(),
+        );
+        // As when the namespaces of a node are gone.
+        run("umount", &["--lazy", &node.to_string_lossy()]);
+        detach_loops(&image);
+        assert!(!is_attached(&mine) && !is_attached(disk.trim()));
+
+        // Its name goes to the disk of somebody else.
+        let other = scratch.file_system("other", Kind::Ext4, 32);
+        let theirs = attached(&other);
+        detach_loops(&image);
+        assert!(is_attached(&theirs));
+    }
 }

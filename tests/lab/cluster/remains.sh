@@ -1,17 +1,33 @@
 # What the kernel does not end with the namespaces of a cluster; to be sourced.
 
-# detach_loops DISK: detaches the loop devices whose files are on DISK, another loop device, until DISK itself is free, which
-# it is when nothing on it is in use.
+# A loop device that detaches gives its name to the next one that anybody attaches: it is held open while it is asked what its
+# file is, so that it is still that device when it is detached.
+
+# detach_if_on DISK DEVICE: detaches a loop device if its file is on DISK, which the caller holds.
+detach_if_on() {
+    local number
+    read -r number < <(losetup --noheadings --output BACK-MAJ:MIN "$2" 2> /dev/null) || return 0
+    [ "$number" != "7:${1#/dev/loop}" ] || losetup --detach "$2" 2> /dev/null || true
+}
+
+# detach_above IMAGE DISK: detaches the loop devices whose files are on DISK, if that is over IMAGE.
+detach_above() {
+    local device
+    losetup --noheadings --raw --output NAME --associated "$1" | grep -qxF "$2" || return 0
+    for device in $(losetup --list --noheadings --raw --output NAME); do
+        [ ! -b "$device" ] || { detach_if_on "$2" "$device" < "$device"; } 2> /dev/null || true
+    done
+}
+
+# detach_loops IMAGE: detaches the loop devices whose files are on the file system of IMAGE until no device is over IMAGE
+# itself, which ends when nothing on it is in use.
 detach_loops() {
-    local disk=$1 device attempt
-    [ -n "$disk" ] || return 0
+    local image=$1 disk attempt
+    [ -e "$image" ] || return 0
     for attempt in $(seq 300); do
-        [ -e "/sys/block/${disk#/dev/}/loop/backing_file" ] || return 0
-        losetup --list --noheadings --output NAME,BACK-MAJ:MIN \
-            | awk -v on="7:${disk#/dev/loop}" '$2 == on { print $1 }' \
-            | while read -r device; do
-                losetup --detach "$device" 2> /dev/null || true
-            done
+        disk=$(losetup --noheadings --raw --output NAME --associated "$image" | head -n 1)
+        [ -n "$disk" ] || return 0
+        { detach_above "$image" "$disk" < "$disk"; } 2> /dev/null || true
         sleep 0.1
     done
     echo "cluster: $disk is still in use after $attempt attempts" >&2
@@ -33,9 +49,9 @@ remove_cgroups() {
 
 # remove_cluster DIRECTORY: of a cluster whose processes are gone.
 remove_cluster() {
-    local cluster=$1 disk
-    for disk in "$cluster"/nodes/*/disk; do
-        [ ! -e "$disk" ] || detach_loops "$(cat "$disk")" || true
+    local cluster=$1 image
+    for image in "$cluster"/nodes/*/drumlin.img; do
+        detach_loops "$image" || true
     done
     remove_cgroups "$(basename "$cluster")"
     rm -rf --one-file-system "$cluster"
