@@ -11,10 +11,11 @@ use drumlin_proto::{
 };
 use drumlin_tests::{
     agent::{Agent, Options, eventually},
-    programs::{drumlin, program, run},
-    requests::{create, delete, mounted, raw, snapshot, stage},
-    storage::{Kind, Scratch},
+    programs::{drumlin, output, program, run},
+    requests::{create, delete, mounted, raw, snapshot, stage, unstage},
+    storage::{Kind, Scratch, attached_images_below},
 };
+use nix::sys::signal::Signal;
 use tonic::{Code, Status};
 
 use crate::{
@@ -25,11 +26,51 @@ use crate::{
         unmount, volume,
     },
     snapshot_uuid,
+    thaw_watchdog::until_stopped,
 };
 
 /// An agent whose one class is at `images` in its scratch directory.
 async fn over(scratch: Scratch, images: &Path) -> Agent {
     Agent::with(scratch, Options::of_directory(images)).await
+}
+
+/// The next device that anybody attaches has the name of the last one that was detached: what an agent has just attached, and
+/// is about to format, must not become somebody else's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_that_is_detached_before_it_is_formatted_does_not_become_another_image() {
+    let scratch = Scratch::new();
+    let (images, others) = (scratch.directory("images"), scratch.directory("others"));
+    let mut agent = over(scratch, &images).await;
+    let capability = mounted("ext4");
+    let id = volume(&agent, "v", 8, &capability).await;
+    let other = text(others.join("image"));
+    fs::write(&other, vec![b'x'; 8 << 20]).unwrap();
+    let plain = agent.options().clone();
+    agent.kill();
+    let stopped = plain.stopped_at("directory.attach.attached");
+    agent.restart_with(stopped).await;
+    let (staging, _) = paths(&agent, "v");
+    let (mut node, request) = (agent.node(), stage(&id, &staging, &capability));
+    let mut call = tokio::spawn(async move { node.node_stage_volume(request).await });
+    until_stopped(&agent, &mut call).await;
+    let devices = attached_images_below(images.to_str().unwrap());
+    let [device] = devices.as_slice() else {
+        panic!("{devices:?}");
+    };
+    run("losetup", &["--detach", device]);
+    let taken = output("losetup", &[device, &other]);
+    agent.signal(Signal::SIGCONT);
+    ok(call.await.unwrap());
+    assert!(!taken.status.success(), "the name was free for others");
+    assert!(fs::read(&other).unwrap().iter().all(|byte| *byte == b'x'));
+    // It is in use as any other one, and is detached at its end.
+    put(&staging, "file", b"a");
+    assert_eq!(get(&staging, "file"), b"a");
+    ok(agent
+        .node()
+        .node_unstage_volume(unstage(&id, &staging))
+        .await);
+    assert_eq!(attached_images_below(images.to_str().unwrap()).len(), 0);
 }
 
 #[tokio::test]

@@ -1,6 +1,10 @@
 //! What every back end does: the trait, and what it says of itself.
 
-use std::{fmt, path::PathBuf};
+use std::{
+    fmt,
+    ops::Deref,
+    path::{Path, PathBuf},
+};
 
 use async_trait::async_trait;
 
@@ -10,7 +14,7 @@ use super::{
 };
 use crate::{
     Result,
-    host::{Access, FileSystem},
+    host::{Access, FileSystem, loop_device::Hold},
     types::{ImageId, Size, SizeRules},
 };
 
@@ -44,6 +48,38 @@ pub struct Capacity {
     pub available: Size,
     /// The largest volume that can be created, in bytes.
     pub largest: Size,
+}
+
+/// The path of the block device of an image. While this exists the path leads to that image and to no other one.
+#[derive(Debug)]
+pub struct AttachedDevice {
+    path: PathBuf,
+    _hold: Option<Hold>,
+}
+
+impl AttachedDevice {
+    /// A loop device, whose name is given to another image once it is detached.
+    pub(crate) fn held(path: PathBuf, hold: Hold) -> Self {
+        Self {
+            path,
+            _hold: Some(hold),
+        }
+    }
+}
+
+/// A device whose name is that of one image for good.
+impl From<PathBuf> for AttachedDevice {
+    fn from(path: PathBuf) -> Self {
+        Self { path, _hold: None }
+    }
+}
+
+impl Deref for AttachedDevice {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.path
+    }
 }
 
 /// The storage of one device class: a directory of image files, a volume group or a thin pool.
@@ -141,7 +177,7 @@ pub trait Backend:
     ///
     /// # Errors
     /// `Precondition` when the image is damaged; then nothing is attached.
-    async fn attach(&self, id: ImageId, access: Access) -> Result<PathBuf>;
+    async fn attach(&self, id: ImageId, access: Access) -> Result<AttachedDevice>;
 
     /// The current block devices of an image.
     async fn devices(&self, id: ImageId) -> Result<Vec<PathBuf>>;

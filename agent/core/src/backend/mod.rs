@@ -22,7 +22,7 @@ pub(crate) mod utilization;
 pub use adoption::Adoption;
 pub use changed::{ChangedBlocks, ChangedQuery, RangeSink};
 pub use checks::Checks;
-pub use contract::{Backend, Capacity, Family, Features};
+pub use contract::{AttachedDevice, Backend, Capacity, Family, Features};
 pub use foreign::{AdoptionSpec, ForeignVolume, ForeignVolumes, Maker, Selection};
 pub use health::{Fault, Health, Impact, Reason};
 pub use image::{Change, Image, ImageSpec, LabelChange, Labels, Origin};

@@ -147,6 +147,12 @@ fn id(kind: ImageKind, name: &str) -> ImageId {
     }
 }
 
+/// The device of an image, attached and not held: it can be detached again.
+async fn attached(subject: &Subject, id: ImageId, access: Access) -> PathBuf {
+    let device = subject.backend.attach(id, access).await.unwrap();
+    device.to_path_buf()
+}
+
 fn blank(name: &str, mebibytes: u32) -> ImageSpec {
     ImageSpec {
         id: id(ImageKind::Volume, name),
@@ -167,7 +173,7 @@ fn copy(kind: ImageKind, name: &str, of: &ImageSpec, mebibytes: u32) -> ImageSpe
 
 /// Writes through the block device of an image, and detaches it.
 async fn write(subject: &Subject, id: ImageId, bytes: &[u8], offset: u64) {
-    let device = subject.backend.attach(id, Access::ReadWrite).await.unwrap();
+    let device = attached(&subject, id, Access::ReadWrite).await;
     let file = File::options().write(true).open(&device).unwrap();
     file.write_all_at(bytes, offset).unwrap();
     file.sync_all().unwrap();
@@ -177,7 +183,7 @@ async fn write(subject: &Subject, id: ImageId, bytes: &[u8], offset: u64) {
 
 /// Reads through the block device of an image.
 async fn read(subject: &Subject, id: ImageId, length: usize, offset: u64) -> Vec<u8> {
-    let device = subject.backend.attach(id, Access::ReadOnly).await.unwrap();
+    let device = attached(&subject, id, Access::ReadOnly).await;
     let mut bytes = vec![0xff; length];
     File::open(&device)
         .unwrap()
@@ -244,11 +250,7 @@ async fn a_copy_has_the_bytes_of_its_moment(subject: Subject) {
 async fn a_copy_of_an_attached_image_has_what_was_written_to_its_device(subject: Subject) {
     let source = blank("source", 16);
     create(&*subject.backend, &source).await.unwrap();
-    let device = subject
-        .backend
-        .attach(source.id, Access::ReadWrite)
-        .await
-        .unwrap();
+    let device = attached(&subject, source.id, Access::ReadWrite).await;
     let file = File::options().write(true).open(&device).unwrap();
     file.write_all_at(b"unsynced", MIB).unwrap();
     let snapshot = copy(ImageKind::Snapshot, "snapshot", &source, 16);
@@ -261,11 +263,7 @@ async fn growth_keeps_the_bytes_and_reaches_the_device(subject: Subject) {
     let spec = blank("a", 16);
     create(&*subject.backend, &spec).await.unwrap();
     write(&subject, spec.id, b"kept", MIB).await;
-    let device = subject
-        .backend
-        .attach(spec.id, Access::ReadWrite)
-        .await
-        .unwrap();
+    let device = attached(&subject, spec.id, Access::ReadWrite).await;
     let to = Size::from_mebibytes(40);
     assert!(subject.backend.grow(spec.id, to).await.unwrap().is_made());
     let end = std::io::Seek::seek(&mut File::open(&device).unwrap(), std::io::SeekFrom::End(0));
@@ -311,16 +309,8 @@ async fn labels_change_in_one_step_and_a_change_that_changes_nothing_is_none(sub
 async fn attaching_twice_gives_one_device_and_detaching_twice_is_no_error(subject: Subject) {
     let spec = blank("a", 4);
     create(&*subject.backend, &spec).await.unwrap();
-    let first = subject
-        .backend
-        .attach(spec.id, Access::ReadWrite)
-        .await
-        .unwrap();
-    let second = subject
-        .backend
-        .attach(spec.id, Access::ReadWrite)
-        .await
-        .unwrap();
+    let first = attached(&subject, spec.id, Access::ReadWrite).await;
+    let second = attached(&subject, spec.id, Access::ReadWrite).await;
     assert_eq!(first, second);
     let devices = vec![first];
     assert_eq!(subject.backend.devices(spec.id).await.unwrap(), devices);
@@ -337,11 +327,7 @@ async fn attaching_twice_gives_one_device_and_detaching_twice_is_no_error(subjec
 async fn deleting_frees_the_device_and_the_room_and_twice_is_no_error(subject: Subject) {
     let spec = blank("a", 64);
     create(&*subject.backend, &spec).await.unwrap();
-    subject
-        .backend
-        .attach(spec.id, Access::ReadWrite)
-        .await
-        .unwrap();
+    attached(&subject, spec.id, Access::ReadWrite).await;
     assert!(subject.backend.delete(spec.id).await.unwrap().is_made());
     assert!(!subject.backend.delete(spec.id).await.unwrap().is_made());
     assert_eq!(subject.backend.get(spec.id).await.unwrap(), None);
@@ -393,11 +379,7 @@ async fn a_renamed_image_keeps_its_bytes_and_leaves_its_name_to_another(subject:
 async fn an_open_device_keeps_its_image(subject: Subject) {
     let spec = blank("a", 4);
     create(&*subject.backend, &spec).await.unwrap();
-    let device = subject
-        .backend
-        .attach(spec.id, Access::ReadWrite)
-        .await
-        .unwrap();
+    let device = attached(&subject, spec.id, Access::ReadWrite).await;
     let held = File::open(&device).unwrap();
     let error = subject.backend.delete(spec.id).await.unwrap_err();
     assert_eq!(error.kind(), Kind::InUse, "{error:?}");
@@ -416,11 +398,7 @@ async fn without_room_nothing_is_left_behind(subject: Subject) {
     let source = blank("source", 350);
     create(&*subject.backend, &source).await.unwrap();
     let bytes: Vec<u8> = (0..=255).cycle().take(1 << 20).collect();
-    let device = subject
-        .backend
-        .attach(source.id, Access::ReadWrite)
-        .await
-        .unwrap();
+    let device = attached(&subject, source.id, Access::ReadWrite).await;
     let file = File::options().write(true).open(&device).unwrap();
     for step in 0..350 {
         file.write_all_at(&bytes, step * MIB).unwrap();
@@ -537,8 +515,8 @@ async fn a_volume_in_use_is_not_rolled_back(subject: Subject) {
     let snapshot = copy(ImageKind::Snapshot, "snapshot", &volume, 16);
     create(&*subject.backend, &snapshot).await.unwrap();
     write(&subject, volume.id, b"precious", MIB).await;
-    let device = subject.backend.attach(volume.id, Access::ReadWrite);
-    let open = File::open(device.await.unwrap()).unwrap();
+    let device = attached(&subject, volume.id, Access::ReadWrite).await;
+    let open = File::open(device).unwrap();
     let pairs = [(volume.id, snapshot.id)];
     let checked = subject.backend.check_rollback(&pairs).await;
     assert_eq!(checked.unwrap_err().kind(), Kind::InUse);

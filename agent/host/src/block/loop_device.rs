@@ -34,6 +34,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Time before holders are searched: a device nearly always detaches at once.
 const GLANCE: Duration = Duration::from_millis(100);
 
+/// A loop device that is held open. Who detaches it meanwhile only has it detached when the hold ends: until then its name is
+/// not given to another image, which a program that gets the name would format or mount.
+#[derive(Debug)]
+pub struct Hold {
+    _open: File,
+}
+
 /// Attaches the file `image` (or another block device) to a loop device, or finds its existing one.
 ///
 /// Idempotent. After an interruption there is a complete device or none.
@@ -42,6 +49,14 @@ const GLANCE: Duration = Duration::from_millis(100);
 /// `Precondition` when another file that was at `image` is still attached, or when loop devices are missing.
 /// `NoSpace` when no device is free.
 pub fn attach(image: &Path, access: Access) -> Result<LoopDevice> {
+    attach_and_hold(image, access).map(|(device, _)| device)
+}
+
+/// [`attach`], and holds the device.
+///
+/// # Errors
+/// Those of [`attach`].
+pub fn attach_and_hold(image: &Path, access: Access) -> Result<(LoopDevice, Hold)> {
     let file = open(image, access)
         .map_err(|error| Error::io(format!("could not open image {}", image.display()), error))?;
     let metadata = file
@@ -65,9 +80,10 @@ pub fn attach(image: &Path, access: Access) -> Result<LoopDevice> {
             ));
         }
         if device.access == access
+            && let Some(hold) = hold(&device)?
             && let Some(device) = keep(device)?
         {
-            return Ok(device);
+            return Ok((device, hold));
         }
     }
     configure(image, &file, access)
@@ -156,7 +172,7 @@ fn none_free(error: io::Error) -> Error {
     .because(error)
 }
 
-fn configure(image: &Path, file: &File, access: Access) -> Result<LoopDevice> {
+fn configure(image: &Path, file: &File, access: Access) -> Result<(LoopDevice, Hold)> {
     let control = open(Path::new(CONTROL), Access::ReadWrite).map_err(missing)?;
     let flags = match access {
         Access::ReadWrite => system::LO_DIRECT_IO,
@@ -186,10 +202,12 @@ fn configure(image: &Path, file: &File, access: Access) -> Result<LoopDevice> {
             Ok(()) => {
                 let status =
                     system::loop_status(&device).map_err(|error| failed("query", &path, error))?;
+                // For reading only: a kernel may refuse to mount what is open for writing.
+                let open = File::open(&path).map_err(|error| failed("open", &path, error))?;
                 let name = BackingName::new(image.as_os_str().as_bytes());
                 let device = describe(&status, name);
                 write_watch::start_counting(&device);
-                return Ok(device);
+                return Ok((device, Hold { _open: open }));
             }
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
             Err(error) => {
@@ -208,6 +226,25 @@ fn configure(image: &Path, file: &File, access: Access) -> Result<LoopDevice> {
         Kind::Busy,
         "other programs took every free loop device; retry",
     ))
+}
+
+/// Holds a device that is in use; none if it is gone already.
+fn hold(device: &LoopDevice) -> Result<Option<Hold>> {
+    let opened = File::open(&device.path).and_then(|open| {
+        let status = system::loop_status(&open)?;
+        Ok(is_backing(&status, &device.backing).then_some(Hold { _open: open }))
+    });
+    unless_gone(opened)
+        .map(Option::flatten)
+        .map_err(|error| failed("open", &device.path, error))
+}
+
+/// None for a device that was detached before, or while, it was opened.
+fn unless_gone<T>(opened: io::Result<T>) -> io::Result<Option<T>> {
+    match opened {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENOENT)) => Ok(None),
+        opened => opened.map(Some),
+    }
 }
 
 /// The same device, changed not to detach when its last user closes it; none if it is gone already.
@@ -246,10 +283,9 @@ fn change_flags(device: &LoopDevice, change: fn(u32) -> u32) -> Result<bool> {
         system::set_loop_status(&file, status)?;
         Ok(true)
     };
-    match changed() {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENOENT)) => Ok(false),
-        changed => changed.map_err(|error| failed("change the flags of", &device.path, error)),
-    }
+    unless_gone(changed())
+        .map(|changed| changed.unwrap_or(false))
+        .map_err(|error| failed("change the flags of", &device.path, error))
 }
 
 /// The progress of a detachment.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::Inner;
 use crate::{
     Error, Kind, Result,
-    backend::Change,
+    backend::{AttachedDevice, Change},
     fail,
     host::{
         Access, DeviceNumber, MountTable, crypt_mapping, holders,
@@ -16,11 +16,11 @@ use crate::{
 
 impl Inner {
     /// A loop device over an image: the existing one, or a new one.
-    pub(super) fn attach(&self, id: ImageId, access: Access) -> Result<PathBuf> {
+    pub(super) fn attach(&self, id: ImageId, access: Access) -> Result<AttachedDevice> {
         self.layout.usable(id)?;
-        let device = loop_device::attach(&self.layout.image(id), access)?;
+        let (device, hold) = loop_device::attach_and_hold(&self.layout.image(id), access)?;
         fail::point("directory.attach.attached");
-        Ok(device.path)
+        Ok(AttachedDevice::held(device.path, hold))
     }
 
     /// The loop devices over an image.

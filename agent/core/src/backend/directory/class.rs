@@ -9,9 +9,9 @@ use super::{layout::Layout, open_lock::Opening, watched::ListCache};
 use crate::{
     Error, Kind, Result,
     backend::{
-        Adoption, Backend, Capacity, Change, ChangedBlocks, ChangedQuery, Checks, Family, Fault,
-        Features, Image, ImageSpec, Jobs, LabelChange, RangeSink, Reason, Running, Snapshots,
-        Space, StorageKind, Utilization,
+        Adoption, AttachedDevice, Backend, Capacity, Change, ChangedBlocks, ChangedQuery, Checks,
+        Family, Fault, Features, Image, ImageSpec, Jobs, LabelChange, RangeSink, Reason, Running,
+        Snapshots, Space, StorageKind, Utilization,
         room::{choose, freed},
         utilization::{percent, sum},
     },
@@ -260,7 +260,7 @@ impl Backend for Directory {
         .await
     }
 
-    async fn attach(&self, id: ImageId, access: Access) -> Result<PathBuf> {
+    async fn attach(&self, id: ImageId, access: Access) -> Result<AttachedDevice> {
         self.run(move |inner| inner.attach(id, access)).await
     }
 

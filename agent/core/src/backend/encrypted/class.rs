@@ -16,8 +16,8 @@ use super::{
 use crate::{
     Error, Kind, Result,
     backend::{
-        Backend, Capacity, Change, Family, Features, Image, ImageSpec, LabelChange, Labels, Origin,
-        StorageKind, Utilization,
+        AttachedDevice, Backend, Capacity, Change, Family, Features, Image, ImageSpec, LabelChange,
+        Labels, Origin, StorageKind, Utilization,
     },
     fail,
     host::{Access, crypt_mapping, luks},
@@ -287,9 +287,9 @@ impl Backend for Encrypted {
         self.inner.end_deletion(id).await
     }
 
-    async fn attach(&self, id: ImageId, access: Access) -> Result<PathBuf> {
+    async fn attach(&self, id: ImageId, access: Access) -> Result<AttachedDevice> {
         match self.sealed(id).await? {
-            Some(sealed) => self.attach_sealed(&sealed, access).await,
+            Some(sealed) => Ok(self.attach_sealed(&sealed, access).await?.into()),
             None => self.inner.attach(id, access).await,
         }
     }

@@ -34,6 +34,7 @@ impl Encrypted {
         let device = self.inner.attach(id, access).await?;
         fail::point("encrypted.attach.below");
         let opened = self.open(sealed, &device, access).await;
+        drop(device);
         let Err(error) = opened else { return opened };
         let error = Error::new(error.kind(), format!("{id} cannot be opened")).because(error);
         // In use means that it was attached before for another caller; then it stays attached.

@@ -90,6 +90,7 @@ impl Encrypted {
             self.renew(&sealed, &device, &found, &recorded).await
         };
         let renewed = renewed.await;
+        drop(device);
         if !is_attached {
             self.inner.detach(id).await?;
         }

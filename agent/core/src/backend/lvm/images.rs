@@ -13,9 +13,9 @@ use super::{
 use crate::{
     Error, Kind, Result,
     backend::{
-        Backend, Capacity, Change, ChangedBlocks, ChangedQuery, Checks, Family, Fault, Features,
-        Health, Image, ImageSpec, Jobs, LabelChange, Labels, RangeSink, Reason, Running, Snapshots,
-        StorageKind, Utilization,
+        AttachedDevice, Backend, Capacity, Change, ChangedBlocks, ChangedQuery, Checks, Family,
+        Fault, Features, Health, Image, ImageSpec, Jobs, LabelChange, Labels, RangeSink, Reason,
+        Running, Snapshots, StorageKind, Utilization,
     },
     host::{Access, quiesce::QuiescePlan},
     types::{ImageId, ImageKind, Size},
@@ -182,7 +182,7 @@ impl Backend for Lvm {
         self.volume_type().end_removal(self, id).await
     }
 
-    async fn attach(&self, id: ImageId, _: Access) -> Result<PathBuf> {
+    async fn attach(&self, id: ImageId, _: Access) -> Result<AttachedDevice> {
         self.ready().await?;
         let now = self.group.now().await?;
         let found = self.complete_volume(&now, id)?;
@@ -192,7 +192,7 @@ impl Backend for Lvm {
                 format!("{id} cannot be used: {}", fault.message),
             ));
         }
-        self.activate(&now, found.volume).await
+        self.activate(&now, found.volume).await.map(Into::into)
     }
 
     async fn devices(&self, id: ImageId) -> Result<Vec<PathBuf>> {

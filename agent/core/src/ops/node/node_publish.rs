@@ -14,7 +14,7 @@ use crate::ops::{
     lookup::{LocatedImage, not_here},
     stage::gone,
     staging_record::StagingRecord,
-    target_path::{self, Target, TargetCleanup},
+    target_path::{self, Target, TargetCleanup, TargetLocation},
     volume::check_capabilities,
 };
 use crate::{
@@ -530,19 +530,23 @@ pub(crate) fn show(
             target.bind(source, access, Restrictions::NONE)
         }
         // A read-only mount does not prevent writes through a device node: only a read-only device does.
-        (TargetContents::File, Access::ReadOnly) => loop_device::attach(source, Access::ReadOnly)
-            .and_then(|view| {
-                fail::point("publish.read-only-device");
-                let bound = target.bind(&view.path, Access::ReadWrite, Restrictions::NONE);
-                if bound.is_err() {
-                    let _ = loop_device::detach(&view);
-                }
-                bound
-            }),
+        (TargetContents::File, Access::ReadOnly) => show_read_only(source, target),
     };
     if shown.is_err() && made {
         let _ = target_path::remove(target);
     }
     fail::point("publish.shown");
     shown
+}
+
+/// Bind-mounts a read-only device over the device `source`.
+fn show_read_only(source: &Path, target: &TargetLocation) -> Result<()> {
+    let (view, hold) = loop_device::attach_and_hold(source, Access::ReadOnly)?;
+    fail::point("publish.read-only-device");
+    let bound = target.bind(&view.path, Access::ReadWrite, Restrictions::NONE);
+    drop(hold);
+    if bound.is_err() {
+        let _ = loop_device::detach(&view);
+    }
+    bound
 }

@@ -134,9 +134,11 @@ impl LocatedImage {
         fail::point("reclaim.attached");
         let trimmed = async {
             self.prepare(&device, kind).await?;
-            blocking(move || trim::trim_unmounted(&device, kind)).await
+            let path = device.to_path_buf();
+            blocking(move || trim::trim_unmounted(&path, kind)).await
         };
         let trimmed = trimmed.await;
+        drop(device);
         fail::point("reclaim.trimmed");
         let detached = backend.detach(self.image.id).await;
         trimmed?;

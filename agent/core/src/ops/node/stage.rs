@@ -328,7 +328,7 @@ impl LocatedImage {
         let mounted = async {
             self.prepare(&device, kind).await?;
             // If the kernel does not permit growing a mounted ext4, it is grown before the mount.
-            let path = device.clone();
+            let path = device.to_path_buf();
             let must_grow_now = move || {
                 Ok(!may_grow_mounted_ext4()
                     && MountTable::read()?.file_systems_of(&path)?.is_empty())
@@ -337,11 +337,12 @@ impl LocatedImage {
                 grow_unmounted(&device, kind).await?;
             }
             fail::point("stage.prepared");
-            let target = staging.clone();
-            blocking(move || mount::mount_device(&device, &target, kind, &options).map(|_| ()))
-                .await
+            let (path, target) = (device.to_path_buf(), staging.clone());
+            blocking(move || mount::mount_device(&path, &target, kind, &options).map(|_| ())).await
         };
-        let Err(error) = mounted.await else {
+        let mounted = mounted.await;
+        drop(device);
+        let Err(error) = mounted else {
             return Ok(());
         };
         // In use means that it was attached before for another caller; then it stays attached.
