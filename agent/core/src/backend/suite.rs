@@ -173,7 +173,7 @@ fn copy(kind: ImageKind, name: &str, of: &ImageSpec, mebibytes: u32) -> ImageSpe
 
 /// Writes through the block device of an image, and detaches it.
 async fn write(subject: &Subject, id: ImageId, bytes: &[u8], offset: u64) {
-    let device = attached(&subject, id, Access::ReadWrite).await;
+    let device = attached(subject, id, Access::ReadWrite).await;
     let file = File::options().write(true).open(&device).unwrap();
     file.write_all_at(bytes, offset).unwrap();
     file.sync_all().unwrap();
@@ -183,7 +183,7 @@ async fn write(subject: &Subject, id: ImageId, bytes: &[u8], offset: u64) {
 
 /// Reads through the block device of an image.
 async fn read(subject: &Subject, id: ImageId, length: usize, offset: u64) -> Vec<u8> {
-    let device = attached(&subject, id, Access::ReadOnly).await;
+    let device = attached(subject, id, Access::ReadOnly).await;
     let mut bytes = vec![0xff; length];
     File::open(&device)
         .unwrap()
