@@ -283,13 +283,20 @@ pub fn mounts_below(root: &str) -> Vec<String> {
 
 /// The loop devices whose image is below `root`, each with its image.
 fn images_below(root: &str) -> Vec<(String, String)> {
-    let look = |directory: PathBuf| {
-        let image = fs::read_to_string(directory.join("loop/backing_file")).ok()?;
-        let device = directory.file_name()?.to_string_lossy();
-        is_below(&image, root).then(|| (format!("/dev/{device}"), image.trim().to_owned()))
+    let look = |entry: fs::DirEntry| {
+        let device = format!("/dev/{}", entry.file_name().to_string_lossy());
+        let image = image_of(&device)?;
+        is_below(&image, root).then_some((device, image))
     };
     let block = fs::read_dir("/sys/block").into_iter().flatten().flatten();
-    block.filter_map(|entry| look(entry.path())).collect()
+    block.filter_map(look).collect()
+}
+
+/// The image of a loop device, if it is in use.
+fn image_of(device: &str) -> Option<String> {
+    let name = device.trim_start_matches("/dev/");
+    let image = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).ok()?;
+    Some(image.trim().to_owned())
 }
 
 /// Detaches a loop device if its image is below `root`. It is held open meanwhile: one that is gone by now gave its name to
@@ -298,9 +305,7 @@ fn detach_if_below(device: &str, root: &str) {
     let Ok(_held) = File::open(device) else {
         return;
     };
-    let name = device.trim_start_matches("/dev/");
-    let image = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file"));
-    if image.is_ok_and(|image| is_below(&image, root)) {
+    if image_of(device).is_some_and(|image| is_below(&image, root)) {
         output("losetup", &["-d", device]);
     }
 }
@@ -325,9 +330,7 @@ mod tests {
     use super::*;
 
     fn is_attached(device: &str) -> bool {
-        Path::new(&device.replace("/dev/", "/sys/block/"))
-            .join("loop/backing_file")
-            .exists()
+        image_of(device).is_some()
     }
 
     #[test]
